@@ -1,39 +1,42 @@
 """Account for balls-in-bins sampling: in each epoch a record is in one of several batches, chosen at random.
 
-**The epoch.** A release has the dominating pair ``(P, Q)``: with the record, and without it. ``W = dP/dQ`` is the
-likelihood ratio under ``Q``, and ``m`` is the ``P``-mass at infinity. The record is in one of ``t`` batches, with equal
-probabilities. So the epoch is dominated by ``(Pbar, Q^t)``, where ``Pbar`` is the mean over ``i`` of
-``Q^(i-1) P Q^(t-i)`` (claim C25). Let ``S = W_1 + ... + W_t`` be the sum of independent copies. For ``s >= 0`` the
-profiles of the epoch are
+**The epoch.** One release has the dominating pair ``(P, Q)``: ``P`` is its output distribution with the record, and
+``Q`` without it. ``W = dP/dQ`` is the likelihood ratio of an output drawn from ``Q``, and ``m`` is the mass of ``P``
+where ``Q`` is 0 (infinite loss). The record is in one of the ``t`` batches of the epoch, each with probability
+``1/t``. So the pair ``(Pbar, Q^t)`` dominates the epoch, where ``Pbar`` is the mean over ``i`` of
+``Q^(i-1) P Q^(t-i)`` (claim C25). Let ``S = W_1 + ... + W_t`` be a sum of independent copies of ``W``. At
+``s = e^eps`` the hockey-stick divergences of the epoch are
 
     remove:  H_s(Pbar || Q^t) = m + E (S/t - s)_+
     add:     H_s(Q^t || Pbar) = E (1 - s S/t)_+ = s E (1/s - S/t)_+.
 
-The excess over ``max(0, 1 - s)`` of the remove direction is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+``
-below. Both are sums of positive terms, so nothing cancels.
+The excess in the remove direction is ``H_s(Pbar || Q^t) - max(0, 1 - s)``. It equals ``m + E (S/t - s)_+`` for
+``s >= 1`` and ``E (s - S/t)_+`` for ``s < 1``. Both are sums of positive terms, so no digits are lost by cancellation.
 
-**The distribution of W** comes from the pairs of one release on a uniform grid (C18), one that dominates and one that
-is dominated. Every mean of an increasing or decreasing convex function of ``S`` grows with the pair (C25).
+**The distribution of W** is computed from two discrete pairs on a uniform grid (C18): a dominating pair gives an upper
+bound, and a dominated pair gives a lower bound. The mean of every increasing or decreasing convex function of ``S``
+increases if the pair of one release is replaced by a pair that dominates it (C25).
 
-**The distribution of S** is computed by repeated squaring. Let ``w`` be the least finite ``W``. The distribution of
-``Z = W_1 + ... + W_j - j w`` has atoms ``q_i`` at ``z_i >= 0``. After each product the atoms are moved to a grid:
+**The distribution of S** is computed by repeated squaring. Let ``w`` be the least finite value of ``W``. The sum
+``Z = W_1 + ... + W_j - j w`` has a discrete distribution with masses ``q_i`` at ``z_i >= 0``. After each addition its
+atoms are moved to a grid:
 
-* (i) *Above:* an atom between neighbors ``a <= z <= b`` is split so that its mass and its mean stay:
-  ``q (b - z) / (b - a)`` at ``a`` and ``q (z - a) / (b - a)`` at ``b``.
-* (ii) *Below:* all atoms between two neighbors become one at their mean.
-* (iii) *Beyond* the last point ``B`` only the mass and the mean are kept. There ``Z - c`` is positive for every ``c <=
-  B``, whatever is added to it, so that nothing is lost for such ``c``. For a larger ``c`` an upper bound uses the value
-  at ``B``, and a lower bound 0.
-* (iv) ``Q``-mass ``m_q`` at ``W = 0`` is moved to ``w``. That only enlarges ``E (S/t - s)_+``. It lowers
-  ``E (s - S/t)_+`` by at most ``m_q w``, which is added.
+* (i) *Upper bound:* an atom of mass ``q`` at ``z``, between the grid points ``a <= z <= b``, is split so that its mass
+  and its mean do not change: ``q (b - z) / (b - a)`` at ``a`` and ``q (z - a) / (b - a)`` at ``b``.
+* (ii) *Lower bound:* all atoms between two neighboring grid points are merged into one atom at their mean.
+* (iii) *Beyond the last grid point* ``B`` only the total mass and the mean are stored. They determine ``E (Z - c)_+``
+  exactly for every ``c <= B``, because ``Z - c`` is positive there. For a larger ``c`` an upper bound uses the value
+  at ``B``, and a lower bound uses 0.
+* (iv) *Mass* ``m_q`` *of* ``Q`` *at* ``W = 0`` is moved to ``w``. That increases ``E (S/t - s)_+``. It decreases
+  ``E (s - S/t)_+`` by at most ``m_q w``, which is added to the upper bound.
 
-By Jensen's inequality (i) increases every mean of a convex function and (ii) decreases it, for every grid. So no proof
-depends on :func:`_choose_points`.
+By Jensen's inequality, (i) increases and (ii) decreases the mean of every convex function, on every grid. So the
+choice of the grid (:func:`_choose_points`) affects the accuracy of the bounds, but not their validity.
 
-**Rounding** (v). Masses are sums of products of positive factors. If each is right to a factor ``e^r``, so is every
-mean, and in a sum of two distributions the ``r`` of both add up (``growth``). The places ``z_i`` are positive, and
-right to a factor ``1 +- rho`` (``drift``). ``E f(Z)`` is evaluated at ``(1 + rho) Z`` or ``(1 - rho) Z``, whichever is
-on the safe side.
+**Rounding** (v). Masses are sums of products of positive factors. If every mass is accurate to a factor ``e^r``, so is
+every mean. If two distributions are added, their ``r`` add up (field ``growth``). The values ``z_i`` are positive and
+accurate to a factor ``1 +- rho`` (field ``drift``). ``E f(Z)`` is evaluated at ``(1 + rho) Z`` or ``(1 - rho) Z``:
+at the larger result for an upper bound, and at the smaller one for a lower bound.
 """
 
 import math
@@ -62,12 +65,12 @@ from privproj.run import Run
 
 POINTS_PER_SCORE = 56.0  # grid points for one unit of the normal score of a distribution
 CORE_SCORE = 6.0  # normal score, of probability 1e-9, beyond which grid points are sparser
-EPOCH_CUTS = (TRUNCATED_RUN_MASS, 1e-76, 1e-136)  # masses at which tails are truncated, for smaller and smaller deltas
-NATS_ABOVE_CUT = 14.0 * math.log(10.0)  # nats above that mass; for smaller deltas the next level is used
-PILOT_ATOMS = 130  # atoms of each term in the estimate from which a grid is chosen
+EPOCH_CUTS = (TRUNCATED_RUN_MASS, 1e-76, 1e-136)  # masses of truncated tails, one level each, for smaller deltas
+NATS_ABOVE_CUT = 14.0 * math.log(10.0)  # nats; the next level is used where ln delta < ln(mass of the tails) + this
+PILOT_ATOMS = 130  # atoms of each term in the rough sum that determines the grid
 KNOTS_PER_DEVIATION = 64.0  # largest number of values of a profile for one standard deviation of its loss
-LEAST_PILOT_MASS = 1e-280  # least divisor, and least probability with a score, in that estimate
-UNDERFLOWN_MASS = 1e-290  # soundness: mass that all products lose to underflow: 5e-324 of each, of fewer than 1e30
+LEAST_PILOT_MASS = 1e-280  # least divisor, and least probability with a score, in that rough sum
+UNDERFLOWN_MASS = 1e-290  # soundness: mass lost to underflow by fewer than 1e30 products, each at most 5e-324
 LEAST_PLACE = 1e-150  # soundness: least positive grid point, in units of one W; distances are then above 1e-167
 UNDERFLOWN_NEAR_ZERO = 1e-130  # soundness: mass that splits at such distances lose: 5e-324 / 1e-167 of each, times 1e20
 MOST_TESTED_BATCHES = 200  # batches of an epoch up to which a lower bound for several batches per record is computed
@@ -78,27 +81,32 @@ KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besi
 
 @dataclass(frozen=True)
 class SumDistribution:
-    """The distribution of ``Z``, a sum of independent ``W - w``.
+    """Discrete distribution of a sum ``Z`` of independent likelihood ratios, as a bound.
 
-    It bounds the exact distribution from above or from below (C25), which the code that builds it guarantees.
+    Each ratio ``W`` enters as ``W - w``, with ``w`` its least value. For every ``c``, the means of ``(Z - c)_+`` and
+    ``(c - Z)_+`` are at least as large as for the exact distribution (upper bound), or at most as large (lower bound).
+    The code that builds the distribution guarantees one of both (C25).
     """
 
-    places: Array  # places ``z_i >= 0`` of the atoms, increasing; no unit
+    places: Array  # values ``z_i >= 0`` of the atoms, increasing; dimensionless
 
-    masses: Array  # their masses ``q_i``
+    masses: Array  # probabilities ``q_i`` of these values
 
-    far_mass: float  # mass from the last point ``B`` on
+    far_mass: float  # total mass at and beyond the last grid point ``B``
 
-    far_excess: float  # sum of mass times ``z - B`` over the atoms from ``B`` on
+    far_excess: float  # sum of mass times ``z - B`` over the atoms at and beyond ``B``
 
-    growth: float  # all masses are right to a factor ``e^growth``
+    growth: float  # each mass is accurate to a factor ``e^growth``
 
-    drift: float  # all places are right to a factor ``1 +- drift``
+    drift: float  # each value is accurate to a factor ``1 +- drift``
 
 
 @dataclass(frozen=True)
 class _Epoch:
-    """The profile of an epoch, from the distribution of ``S`` (module docstring, "The epoch")."""
+    """Privacy profile of an epoch, from the distribution of ``S = W_1 + ... + W_t``.
+
+    The paragraph "The epoch" of the module docstring has the formulas.
+    """
 
     distribution: SumDistribution  # distribution of ``Z = S - t w``
 
@@ -113,7 +121,13 @@ class _Epoch:
     above: bool  # True for an upper bound, False for a lower one
 
     def excess(self, losses: Array) -> Array:
-        """Return a bound of the excess in the remove direction at ``ln s = losses`` (nats)."""
+        """Return an upper or lower bound of the excess of the epoch in the remove direction.
+
+        The excess is delta minus ``max(0, 1 - e^eps)``.
+
+        Args:
+            losses: Epsilons in nats, of any sign.
+        """
         bounds = np.empty(len(losses))
         for read, chosen in ((self.right, losses >= 0.0), (self.left, losses < 0.0)):
             # 2^22: products of atoms and epsilons that are in memory at a time
@@ -122,14 +136,22 @@ class _Epoch:
         return bounds
 
     def thresholds(self, losses: Array) -> tuple[Array, Array]:
-        """Return ``c = t (s - w)`` at ``ln s = losses``, minus and plus its rounding; 0 where ``s <= w``."""
+        """Return ``c = t (s - w)`` at ``ln s = losses``, rounded down and rounded up.
+
+        ``S`` is the sum of the likelihood ratios of the ``t`` batches of an epoch, and ``Z = S - t w``, where ``w`` is
+        their least value. ``Z = c`` is equivalent to ``S/t = s``. ``c`` is 0 where ``s <= w``.
+        """
         # c = t s (1 - e^(ln w - ln s))
         c = self.batches * np.exp(losses) * -np.expm1(np.minimum(self.log_least - losses, 0.0))
         error = UNIT_ROUNDING * (16.0 + 4.0 * np.abs(losses) + 4.0 * abs(self.log_least)) + self.distribution.drift
         return c * (1.0 - error), c * (1.0 + error)
 
     def right(self, losses: Array) -> Array:
-        """Return a bound of the excess ``m + E (S/t - s)_+`` at ``ln s = losses``, for ``s >= 1``."""
+        """Return a bound of the excess of the epoch at ``ln s = losses``, for ``s >= 1``.
+
+        The excess is ``m + E (S/t - s)_+``, where ``S`` is the sum of the likelihood ratios of the ``t`` batches and
+        ``m`` is the mass of infinite losses.
+        """
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = low if self.above else high
         # sum q (z - c)_+, also over the far atoms; beyond the grid the value at its end (above) or 0 (below)
@@ -143,7 +165,10 @@ class _Epoch:
         return np.maximum(share, 0.0) / self.batches * self.factor
 
     def left(self, losses: Array) -> Array:
-        """Return a bound of the excess ``E (s - S/t)_+`` at ``ln s = losses``, for ``s < 1``."""
+        """Return a bound of the excess of the epoch at ``ln s = losses``, for ``s < 1``.
+
+        The excess is ``E (s - S/t)_+``, where ``S`` is the sum of the likelihood ratios of the ``t`` batches.
+        """
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = high if self.above else low
         # sum q (c - z)_+
@@ -160,12 +185,15 @@ class _Epoch:
 
     @property
     def total(self) -> float:
-        """The total mass ``|Q|^t``, which is close to 1."""
+        """The total mass of ``Q^t``, the distribution of an epoch without the record; close to 1."""
         return float(np.sum(self.distribution.masses)) + self.distribution.far_mass
 
     @property
     def factor(self) -> float:
-        """``e^growth`` for an upper bound or ``e^-growth`` for a lower one, with a margin for sums."""
+        """The factor that covers rounding: ``e^growth``, or ``e^-growth`` in a lower bound.
+
+        It includes a margin for the rounding of sums over the atoms.
+        """
         growth = self.distribution.growth + UNIT_ROUNDING * (32.0 + 2.0 * len(self.distribution.places))
         return math.exp(growth if self.above else -growth)
 
@@ -174,13 +202,21 @@ class _Epoch:
 
 
 def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Run]]:
-    """Return the epochs of a balls-in-bins run as releases on the whole dataset, to be composed (C25).
+    """Return the epochs of a balls-in-bins run as releases on the whole dataset.
 
-    If a record is in ``k`` of ``t`` batches, the batches form ``k`` blocks of ``floor(t/k)`` or ``ceil(t/k)`` batches,
-    and the record is in one batch of each block.
+    If a record is in ``k`` of the ``t`` batches of an epoch, the batches form ``k`` blocks of ``floor(t/k)`` or
+    ``ceil(t/k)`` batches. The record is in one batch of each block, and each block is accounted as one epoch (C25). The
+    composition of the returned releases bounds the run.
+
+    Args:
+        profile: The privacy profile of one release.
+        run: A run with ``sampling=balls-in-bins``.
+
+    Returns:
+        Pairs of the profile of an epoch and the run of such epochs, at most two.
 
     Raises:
-        UnsupportedError: The bound has no theorem for sampled batches.
+        UnsupportedError: The bound of the release has no subsampling theorem.
     """
     if not profile.can_be_subsampled:
         raise UnsupportedError(
@@ -194,7 +230,10 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
 
 
 def blocks_of(run: Run) -> list[tuple[int, int]]:
-    """Return the sizes of the blocks of :func:`allocate`, each with the number of such blocks in the run (C25)."""
+    """Return the sizes of the blocks of an epoch, and how many the run has of each.
+
+    :func:`allocate` defines the blocks (C25).
+    """
     assert run.batches is not None
     size, longer = divmod(run.batches, run.batches_per_record)
     blocks = ((size, run.batches_per_record - longer), (size + 1, longer))
@@ -202,11 +241,15 @@ def blocks_of(run: Run) -> list[tuple[int, int]]:
 
 
 def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run] | None:
-    """Return the profile of one statistic of an epoch, and the run of such epochs, for a lower bound (C28).
+    """Return the profile of a test statistic of an epoch, for a lower bound (C28).
 
     A record is in ``k`` of ``t`` batches. The statistic is the sum over the batches of ``ln(1 - k/t + W k/t)``, rounded
-    to a grid. Its distribution with the record is the same for every choice of the batches. The result is None if there
-    are more than :data:`MOST_TESTED_BATCHES` batches, or if the release has no dominated pair.
+    to a grid, where ``W`` is the likelihood ratio of the release on that batch. With the record present, its
+    distribution is the same for every choice of the ``k`` batches.
+
+    Returns:
+        The profile and the run of such epochs, or None if there are more than :data:`MOST_TESTED_BATCHES` batches or if
+        the release has no usable lower bound.
     """
     batches, count = run.batches or 1, run.batches_per_record
     if batches > MOST_TESTED_BATCHES:
@@ -258,9 +301,13 @@ def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Ru
 
 @lru_cache(maxsize=8)
 def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> PrivacyProfile:
-    """Return the profile of one epoch in both directions, as sound as the profile of a release.
+    """Return the profile of one epoch in both directions, valid if ``release`` is.
 
-    Its tails are truncated at the mass ``EPOCH_CUTS[level]``. Smaller deltas are computed at the next level.
+    Args:
+        release: The profile of one release.
+        batches: The number of batches of an epoch.
+        level: Tails are truncated at the mass ``EPOCH_CUTS[level]``. Deltas too small for this level are computed at
+            the next one.
     """
     cut = EPOCH_CUTS[level]
     bounds = EpochBounds(truncate_below(release, math.log(cut)) if level else release, batches, cut)
@@ -272,7 +319,7 @@ def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> Pri
         except PrecisionError:  # masses would underflow
             return profile
 
-    # The profile at the next level, for deltas below the range of this one.
+    # The profile at the next level, or None if this level resolves delta.
     def next_level(log_delta: float) -> PrivacyProfile | None:
         if level + 1 == len(EPOCH_CUTS) or log_delta >= math.log(cut) + NATS_ABOVE_CUT:
             return None
@@ -302,12 +349,20 @@ def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> Pri
 
 
 def _log(x: float) -> float:
-    """Return ``ln x``, ``-inf`` at 0."""
+    """Return ``ln x``, or ``-inf`` for ``x = 0``."""
     return math.log(x) if x > 0.0 else -math.inf
 
 
 class EpochBounds:
-    """Upper and lower bounds of the profile of an epoch; lower bounds are computed when they are first read."""
+    """Upper and lower bounds of the privacy profile of one epoch.
+
+    Lower bounds are computed on first use.
+
+    Args:
+        release: The profile of one release.
+        batches: The number of batches of an epoch.
+        cut: The probability mass at which the tails of the loss are truncated.
+    """
 
     def __init__(self, release: PrivacyProfile, batches: int, cut: float = TRUNCATED_RUN_MASS) -> None:
         self.batches = batches
@@ -326,14 +381,14 @@ class EpochBounds:
         mean = float(np.sum(first.masses * first.places))
         spread = math.sqrt(float(np.sum(first.masses * first.places * first.places)))
         reach = float(first.places[-1])
-        # The grid reaches one largest W and 20 standard deviations of S beyond the mean.
+        # The grid ends one largest W and 20 standard deviations of S above the mean.
         top = reach + batches * mean + 20.0 * math.sqrt(batches) * spread
         self.top = min(top, batches * reach) * (1.0 + 1e-9)
         self.grids: list[Array] = []
 
-        # The distance of the atoms of one release from the least one is at most the number of its cells, and that of j
-        # copies at most j times as much, with a margin for rounding. On a longer grid, atoms of large mass would be
-        # split to its end.
+        # W - w of one release is at most the difference of its extreme likelihood ratios, and a sum of j copies is at
+        # most j times as large, with a margin for rounding. On a longer grid, atoms of large mass would be split
+        # between their neighbor and the distant end of the grid.
         widest = step * float(self.bounds.cells[-1]), step * float(self.bounds.cells[0])
         largest = math.exp(widest[0]) - math.exp(widest[1])
 
@@ -347,7 +402,7 @@ class EpochBounds:
 
     @cached_property
     def below(self) -> _Epoch | None:
-        """The lower bound of the epoch on the same grids, None if the release has no dominated pair."""
+        """The lower bound of the epoch, or None if the release has no lower bound."""
         pair = self.bounds.below
         if pair is None:
             return None
@@ -359,13 +414,24 @@ class EpochBounds:
         return _Epoch(distribution, self.batches, pair, log_least, self.top, above=False)
 
     def excess_below(self, losses: Array) -> Array:
-        """Return lower bounds of the excess at these ``ln t``; 0 where none is known."""
+        """Return lower bounds of the excess in the remove direction, 0 if unknown.
+
+        The excess is delta minus ``max(0, 1 - e^eps)``.
+
+        Args:
+            losses: Epsilons in nats, of any sign.
+        """
         if self.below is None:
             return np.zeros(len(losses))
         return np.minimum(self.below.excess(losses), self.above.excess(losses))
 
     def log_delta(self, eps: float, release: PrivacyProfile) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)``, the maximum of both directions; ``eps`` is in nats."""
+        """Return an enclosure of ``ln delta(eps)``, the larger one of both directions.
+
+        Args:
+            eps: Epsilon in nats.
+            release: The profile of one release, whose delta is an upper bound of the delta of the epoch.
+        """
         # max(E(e^eps), e^eps E(e^-eps)), and at most the delta of one release, because mixing does not increase delta.
         near = min(eps, LARGEST_LOSS)
         both = np.array([near, -near])
@@ -378,12 +444,16 @@ class EpochBounds:
 
 
 def _least_loss(pair: DominatingPair) -> float:
-    """Return the least loss of a pair with positive mass, in nats."""
+    """Return the smallest privacy loss of a pair that has positive mass, in nats."""
     return float(pair.step * pair.cells[pair.masses > 0.0][0])
 
 
 def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) -> SumDistribution:
-    """Return an upper (``above``) or a lower bound of the distribution of ``W - w`` under ``Q``."""
+    """Return an upper (``above``) or lower bound of the distribution of ``W - w``.
+
+    ``W = dP/dQ`` is the likelihood ratio of one release, for outputs without the record, and ``w = e^log_least`` its
+    least value.
+    """
     error = np.where(pair.cells == 0, pair.rounding if above else -pair.rounding, 0.0)
     positive = pair.masses + error > 0.0
     losses: Array = pair.step * pair.cells[positive].astype(float)  # exact: the step is a power of two
@@ -401,14 +471,19 @@ def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) 
 
 
 def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above: bool) -> SumDistribution:
-    """Return an upper (``above``) or a lower bound of the distribution of a sum, on a grid ((i) to (iii))."""
+    """Return an upper (``above``) or lower bound of the distribution of a sum.
+
+    Both terms are independent. The atoms of the sum are moved to the grid ``points`` by the rules (i) to (iii) of the
+    module docstring.
+    """
     top = float(points[-1])
     mass, left, right = (np.zeros(len(points)) for _ in range(3))
     far_mass, far_excess = compile_kernel(convolve_discrete)(
         one.places, one.masses, two.places, two.masses, one is two, points, mass, left, right
     )
-    # Sums with a far atom are far too. Their mass is m_1 |two| + |one| m_2, their excess e_1 |two| + m_1 E Z_2 and the
-    # same with one and two exchanged.
+    # If one term is beyond the grid, so is the sum. With far masses m_i, far excesses e_i and total masses |one| and
+    # |two|, such sums have the mass m_1 |two| + |one| m_2 + m_1 m_2. Their excess is e_1 |two| + m_1 E Z_2, the same
+    # with one and two exchanged, and a term for two far atoms.
     one_mean, two_mean = (float(np.sum(distribution.masses * distribution.places)) for distribution in (one, two))
     ones, twos = float(np.sum(one.masses)), float(np.sum(two.masses))
     far_mass += one.far_mass * twos + ones * two.far_mass + one.far_mass * two.far_mass
@@ -433,17 +508,18 @@ def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above:
 def _choose_points(
     one: SumDistribution, two: SumDistribution, top: float, least: float, density: float, score: float
 ) -> Array:
-    """Return grid points from 0 to ``top``, evenly spaced in the normal score of the sum under ``Q`` and ``Pbar``.
+    """Return grid points from 0 to ``top`` for a sum; every grid gives valid bounds.
 
-    Every grid is sound.
+    The points are evenly spaced in the normal score ``Phi^-1(P(Z <= z))`` of the sum, under both ``Q`` and ``Pbar``
+    (the output distributions of an epoch without and with the record).
 
     Args:
         one: The first term.
         two: The second term.
-        top: The last point.
-        least: The sum of all ``w``, by which ``S`` is larger than ``Z``.
-        density: The number of points to one unit of the score.
-        score: The largest score with points.
+        top: The last grid point.
+        least: The difference ``S - Z``, which is ``w`` times the number of releases.
+        density: The number of grid points per unit of the normal score.
+        score: The largest normal score at which grid points are placed.
     """
     (x, p), (y, q) = _thinned(one), _thinned(two)
     places = np.add.outer(x, y).ravel()
@@ -463,7 +539,13 @@ def _choose_points(
 
 
 def _score_points(places: Array, weights: Array, score: float) -> tuple[Array, Array]:
-    """Return the places at which the normal score of a distribution has evenly spaced values, and these values."""
+    """Return values of ``Z`` at evenly spaced normal scores, and these scores.
+
+    Args:
+        places: The increasing values of the atoms.
+        weights: The masses of the atoms, not normalized.
+        score: The largest absolute value of a normal score.
+    """
     wanted = np.arange(-score, score, 0.4)  # wider than the lumps of the estimate
     at = np.searchsorted(np.maximum.accumulate(_normal_scores(weights, score)), wanted)
     marks, first = np.unique(places[np.minimum(at, len(places) - 1)], return_index=True)
@@ -473,7 +555,7 @@ def _score_points(places: Array, weights: Array, score: float) -> tuple[Array, A
 
 
 def _thinned(distribution: SumDistribution) -> tuple[Array, Array]:
-    """Return mean places and masses of at most :data:`PILOT_ATOMS` groups of neighboring atoms."""
+    """Return mean values and masses of at most :data:`PILOT_ATOMS` groups of atoms."""
     count = len(distribution.places)
     starts = np.linspace(0, count, min(PILOT_ATOMS, count), endpoint=False).astype(int)
     starts = np.unique(np.append(starts, [min(1, count - 1), count - 1]))  # the outermost atoms stay alone
@@ -484,7 +566,14 @@ def _thinned(distribution: SumDistribution) -> tuple[Array, Array]:
 
 
 def _normal_scores(weights: Array, largest: float) -> Array:
-    """Return the approximate normal score of a distribution at each atom, limited to ``largest``."""
+    """Return the approximate normal score of each atom of a distribution.
+
+    The normal score of a value is ``Phi^-1`` of its distribution function.
+
+    Args:
+        weights: The masses of the atoms in increasing order, not normalized.
+        largest: The largest absolute value of a score.
+    """
     total = float(np.sum(weights))
     low, high = np.cumsum(weights) / total, np.cumsum(weights[::-1])[::-1] / total
     tail = np.clip(np.minimum(low, high), LEAST_PILOT_MASS, 0.5)

@@ -1,4 +1,4 @@
-"""Compose the profile of one release to the privacy curve of a run, by the cheapest method that is valid."""
+"""Compose the privacy profile of one release to the privacy curve of a run, by the cheapest valid method."""
 
 from dataclasses import replace
 
@@ -8,21 +8,21 @@ from privproj.run import Run
 
 
 def compose(profile: PrivacyProfile, run: Run) -> Curve:
-    """Return the privacy curve of ``run.steps`` adaptive releases with this profile and the sampling of the run.
+    """Return the privacy curve of a run of adaptive releases.
 
-    The curve is as sound as the profile. The first valid form of these is used:
+    The curve is a valid upper bound if the profile is. The first of these methods that applies is used:
 
     1. one release on the whole dataset, or one epoch that is accounted as one release: the profile itself;
-    2. several releases on the whole dataset: the closed form of the profile, if it has one;
-    3. one release on a sampled batch: the profile amplified by subsampling (C17), unless a grid is given;
-    4. otherwise a composition on a discretization grid (C2, C18, C19, C23).
+    2. several releases on the whole dataset: the closed form of their composition, if the profile has one;
+    3. one release on a sampled batch: the profile amplified by subsampling (C17), unless ``run.discretization`` is set;
+    4. otherwise: composition on a discretization grid (C2, C18, C19, C23).
 
     Args:
         profile: The privacy profile of one release.
-        run: Number of steps, sampling and grid.
+        run: The number of steps, the sampling and the discretization.
 
     Raises:
-        UnsupportedError: The bound has no amplification by subsampling.
+        UnsupportedError: The run samples batches, and the bound has no subsampling theorem.
         PrecisionError: The grid exceeds the limits of memory or time.
     """
     step = run.discretization
@@ -40,14 +40,16 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
 
 
 def compose_phases(phases: Phases, step: float | None = None) -> Curve:
-    """Return the joint privacy curve of phases with different profiles and runs, as sound as the profiles.
+    """Return the joint privacy curve of several phases, each with its own profile and run.
+
+    The curve is a valid upper bound if all profiles are.
 
     Args:
-        phases: The profile of one release of each phase, and its run.
+        phases: The profile of one release of each phase, and the run of the phase.
         step: The distance of two grid points in nats (None: as fine as the profiles require).
 
     Raises:
-        UnsupportedError: A bound has no amplification by subsampling.
+        UnsupportedError: A phase samples batches, and its bound has no subsampling theorem.
         PrecisionError: The grid exceeds the limits of memory or time.
     """
     phases = [release for phase in phases for release in releases_of(*phase)]
@@ -58,7 +60,7 @@ def compose_phases(phases: Phases, step: float | None = None) -> Curve:
 
 
 def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
-    """Return the phase itself or, for balls-in-bins, its epochs, each as one release (C25)."""
+    """Return the phase, or for balls-in-bins its epochs as single releases (C25)."""
     if not run.allocates or run.single:
         return [(profile, run)]
     from privproj.composition.balls_in_bins import allocate
@@ -67,11 +69,13 @@ def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
 
 
 def compose_on_grid(phases: Phases, step: float | None = None) -> Curve:
-    """Return the joint privacy curve of the phases on one discretization grid, without closed forms (C2).
+    """Return the joint privacy curve of the phases on one discretization grid.
+
+    Closed forms are not used (C2: composition of dominating pairs).
 
     Args:
-        phases: The profile of one release of each phase, and its run.
-        step: The distance of two grid points in nats (None: as fine as the profile that needs the finest grid).
+        phases: The profile of one release of each phase, and the run of the phase.
+        step: The distance of two grid points in nats (None: that of the profile that needs the finest grid).
 
     Raises:
         PrecisionError: The grid exceeds the limits of memory or time.

@@ -1,51 +1,55 @@
-"""Bracket a release between two pairs of discrete distributions: one dominates it, and one is dominated by it.
+"""Bound a release by two discrete pairs of measures: one dominates it, and it dominates the other.
 
-**Domination** (C2). Write ``t = e^eps``. A pair of non-negative measures ``(P, Q)`` with ``P``-masses ``p_j`` at
-the losses ``j h``, so ``Q``-masses ``p_j / t_j`` with ``t_j = e^(j h)``, and ``P``-mass ``m`` at ``+inf`` has the
-profile ``D(t) = m + sum over t_j > t of p_j (1 - t / t_j)``. If ``D(t) >= delta(t)`` for **every** ``t >= 0``, the pair
-dominates. Domination is preserved by composition, also if the composition is adaptive and the pair is not normalized.
-The reason is that the profile of two releases is ``int P2(dy) D_1(t e^-loss(y))``, which increases when one factor is
-replaced by a larger one. The same with ``<=`` gives lower bounds.
+**Domination** (C2). Write ``t = e^eps``. Let ``(P, Q)`` be a pair of non-negative measures on the losses ``j h`` (``j``
+an integer, ``h`` the grid step). ``P`` has the masses ``p_j``, and the mass ``m`` at ``+inf``. ``Q`` has the masses
+``p_j / t_j`` with ``t_j = e^(j h)``. The profile of the pair is ``D(t) = m + sum over t_j > t of p_j (1 - t / t_j)``.
+The pair dominates a release with the profile ``delta`` if ``D(t) >= delta(t)`` for **every** ``t >= 0``. Adaptive
+composition preserves domination, even if the measures are not normalized: the profile of two releases is
+``int P2(dy) D_1(t e^-loss(y))``, which increases if one of both pairs is replaced by a pair that dominates it. The
+same with ``<=`` gives lower bounds.
 
-**The excess** ``E(t) = delta(t) - max(0, 1 - t)`` is free of cancellation. A profile that is the same in both
-directions has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to ``1 + q (t - 1)`` and ``E`` to ``q E``
-(C17; Balle, Barthe, Gaboardi 2018). Under Poisson sampling that holds in the remove direction; for a fixed batch size
-it holds at ``t >= 1``, and the other half is the reflection ``E(1/t) = E(t) / t``. With ``tau = expm1(j h) / q`` the
-excess on the grid is
+**The excess** is ``E(t) = delta(t) - max(0, 1 - t)``. It can be computed without cancellation. A profile that is the
+same in the add and remove directions has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to
+``1 + q (t - 1)`` and ``E`` to ``q E`` (C17; Balle, Barthe, Gaboardi 2018). For Poisson sampling this holds in the
+remove direction. For a fixed batch size it holds for ``t >= 1``, and ``E(1/t) = E(t) / t`` gives the other values. With
+``tau = expm1(j h) / q``, the excess of a sampled step at the loss ``j h`` is
 
-    E = q delta(log1p(tau))               where tau >= 0
-    E = q (1 + tau) delta(-log1p(tau))    where -1 < tau < 0
-    E = 0                                 where tau <= -1.
+    E = q delta(log1p(tau))               if tau >= 0
+    E = q (1 + tau) delta(-log1p(tau))    if -1 < tau < 0
+    E = 0                                 if tau <= -1.
 
-**Above** (:func:`pair_above`, C18). The profile is evaluated at *knots*, which are grid points, 0 among them. There
-upper bounds of ``delta`` are known. As ``delta`` is convex in ``t``, chords between them are upper bounds too. Left of
-the first knot the line to ``(0, 1)`` is one, right of the last knot the last value.
+**A dominating pair** (:func:`pair_above`, C18). The profile is evaluated at *knots*: some of the grid points, including
+0. At each knot an upper bound of ``delta`` is known. Because ``delta`` is convex in ``t``, the chords between these
+bounds are upper bounds too. Left of the first knot, the line to the point ``(t, delta) = (0, 1)`` is an upper bound.
+Right of the last knot, the last value is an upper bound.
 
-**Below** (:func:`pair_below`, C18). The line through two points of a convex function lies below the function outside
-them. So between the knots ``i`` and ``i + 2`` two lines bound ``delta`` from below. Both go through the lower bound at
-``i + 1``, and each goes through the upper bound at one neighbor. The segment between their far ends is below both,
-because their kink is concave. Where two segments meet, the smaller end is used. Beyond the first segment that is not
-positive at both ends, the lower bound of ``E`` is 0.
+**A dominated pair** (:func:`pair_below`, C18). The line through two points of a convex function lies below the function
+outside the interval between them. So two lines bound ``delta`` from below between the knots ``i`` and ``i + 2``. Each
+line goes through the lower bound at ``i + 1`` and the upper bound at ``i`` or ``i + 2``. The segment that joins their
+values at ``i`` and ``i + 2`` lies below both lines, because they form a concave kink at ``i + 1``. If two segments meet
+at a knot, the smaller value is used. Beyond the first segment that is not positive at both ends, the lower bound of
+``E`` is 0.
 
 **From a polygon to masses** (:func:`_scale_polygon`, C18). The lower convex hull of the polygon is the profile of a
-pair, and its kinks are the masses. In floating point they are only approximate, so the masses are corrected. With
-``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is, above and below ``t = 1``,
+pair, and the changes of its slope determine the masses. Floating-point masses are only approximate, so they are
+corrected. With ``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is
 
-    m + F_i,        F_i = sum_(l >= i) dt_l  sum_(j > l)  p_j / t_j
-    t_i m_q + G_i, G_i = sum_(l <  i) dt_l  sum_(j <= l) p_j / t_j
+    m + F_i,       F_i = sum_(l >= i) dt_l  sum_(j > l)  p_j / t_j    for t_i >= 1,
+    t_i m_q + G_i, G_i = sum_(l <  i) dt_l  sum_(j <= l) p_j / t_j    for t_i <= 1,
 
-where ``m_q`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, right to a relative
-:data:`NESTED_SUM_RELATIVE_ERROR`. Three steps put the pair on the safe side:
+where ``m_q`` is the ``Q``-mass at the loss ``-inf``. These sums have positive terms only, and a relative error of at
+most :data:`NESTED_SUM_RELATIVE_ERROR`. Three steps make the pair a valid bound:
 
-1. The masses above are scaled by ``kappa`` and those below by ``c = (kappa F_0 + m - m_q) / G_0``. Then both sides
-   meet at ``t = 1``.
-2. ``kappa`` is such that the excess of the pair is on the right side of the polygon at every knot. Between knots both
-   are straight.
-3. ``p_0 = 1 - m - sum of the other masses`` completes ``P``. If that is negative, the pair above has ``p_0 = 0``, which
-   only increases its profile, and there is no pair below.
+1. Masses at positive losses are multiplied by a factor ``kappa``, and masses at negative losses by
+   ``c = (kappa F_0 + m - m_q) / G_0``. Then both formulas agree at ``t = 1``.
+2. ``kappa`` is chosen so that the excess of the pair is at or above the polygon at every knot (at or below it for the
+   dominated pair). Between knots both are linear.
+3. ``p_0 = 1 - m - sum of the other masses`` completes ``P``. If this is negative, the dominating pair uses ``p_0 = 0``,
+   which only increases its profile. The dominated pair does not exist then.
 
-The proof holds for the pair with the exact ``c`` and ``p_0``. ``rounding`` bounds the distance of the computed masses
-from it; :mod:`privproj.composition.fourier` and :mod:`privproj.composition.repeated_squaring` account for it.
+The proof holds for the pair with the exact ``c`` and ``p_0``. The field ``rounding`` bounds the difference between the
+computed and these exact masses; :mod:`privproj.composition.fourier` and :mod:`privproj.composition.repeated_squaring`
+account for it.
 """
 
 import math
@@ -67,16 +71,16 @@ Cells = NDArray[np.int64]  # losses of grid points as integer multiples of the g
 
 TRUNCATED_RUN_MASS = 1e-36  # mass of the truncated tails of all steps together, which is added to delta
 REMEDY = "Use a larger delta, more noise, or a Renyi bound (m2: mixture-rdp, gaussian: rdp)."
-# soundness: nats, loss of one unsampled step beyond which losses count as infinite. Every value is sound at which
-# e^loss does not overflow.
+# soundness: nats; a larger loss of one unsampled step counts as infinite. Every value is valid for which e^loss does
+# not overflow.
 LARGEST_LOSS = 600.0
 MOST_MASS_BEYOND = 0.5  # largest probability of a loss beyond LARGEST_LOSS; a step with more is not supported
-# Nats above the truncation within which a floor of the profile is searched. A floor is a part with a nearly constant
-# excess, for example if a bound adds a constant: the excess decreases less than half as fast as before. A floor counts
-# as infinite loss.
+# Nats. A floor of the profile is searched only where ln E is at most this far above its value at the truncation. A
+# floor is a range of losses where the excess E is nearly constant, for example because a bound adds a constant: ln E
+# decreases less than half as fast as before. The mass of a floor counts as infinite loss.
 PLATEAU_NATS = math.log(1e8)
-# Nats, largest distance of two knots, for profiles with a high resolution. The lines below a slow tail fall to 0 within
-# a few nats of a knot, because e^loss grows.
+# Nats, largest distance of two knots for profiles with a high resolution. In a tail that decreases slowly, the lower
+# bounds would otherwise be 0 a few nats from a knot, because they are linear in e^loss.
 WIDEST_KNOT_GAP = 0.5
 SMALLEST_UPPER_BOUND = 1e-300  # soundness: replaces smaller upper bounds of a delta, and smaller divisors
 # soundness: least sampling rate on a grid. It replaces a smaller rate, at which masses would underflow. A larger rate
@@ -97,14 +101,15 @@ SAMPLING_MAP_RELATIVE_ERROR = 1e-11
 
 @dataclass(frozen=True)
 class DominatingPair:
-    """Two measures ``P`` and ``Q`` on a uniform grid of losses (C18).
+    """Two measures ``P`` and ``Q`` on a uniform grid of privacy losses (C18).
 
-    The code that builds a pair guarantees that it dominates a release, or that the release dominates the pair.
+    In the remove direction ``P`` is for the dataset with the record, and ``Q`` for the dataset without it. The code
+    that builds a pair guarantees that it dominates a release, or that the release dominates it.
     """
 
-    cells: Cells  # losses over ``step``, in increasing order
+    cells: Cells  # losses as integer multiples of ``step``, in increasing order
 
-    masses: FloatArray  # the ``P``-mass at each of these losses; the ``Q``-mass is ``e^-loss`` times as much
+    masses: FloatArray  # the ``P``-mass at each of these losses; the ``Q``-mass is ``e^-loss`` times the ``P``-mass
 
     step: float  # distance of two grid points, in nats
 
@@ -112,23 +117,29 @@ class DominatingPair:
 
     infinity_mass_q: float  # ``Q``-mass at the loss ``-inf``
 
-    # bound of the relative error of every mass, except that of cell 0: there it bounds the absolute error
+    # bound of the relative error of every mass; for cell 0 it bounds the absolute error instead
     rounding: float
 
     @property
     def losses(self) -> FloatArray:
-        """The losses in nats."""
+        """The privacy losses of the grid points, in nats."""
         return self.step * self.cells
 
     @property
     def log_size(self) -> float:
-        """An upper bound of ``ln max(1, |P|)``; ``|P|`` may exceed 1 only if the mass of cell 0 was set to 0."""
+        """An upper bound of ``ln max(1, |P|)``, where ``|P|`` is the total mass of ``P``.
+
+        ``|P|`` may exceed 1 only if the mass at the loss 0 was set to 0.
+        """
         if float(self.masses[np.searchsorted(self.cells, 0)]) > self.rounding:
             return 0.0
         return math.log(max(1.0, float(self.masses.sum()) + self.infinity_mass)) + 2.0 * self.rounding
 
     def mirrored(self) -> "DominatingPair":
-        """Return the pair ``(Q, P)``: the add direction of this remove direction."""
+        """Return the pair with ``P`` and ``Q`` exchanged.
+
+        If this pair is for the remove direction, the result is for the add direction.
+        """
         # Q-masses p_j e^(-j h) at the losses -j h. Each is off by 2 u (4 + |j h|) more.
         masses = (self.masses * np.exp(-self.step * self.cells))[::-1]
         error = 2.0 * UNIT_ROUNDING * (4.0 + self.step * float(np.max(np.abs(self.cells))))
@@ -143,11 +154,11 @@ Distribution = TypeVar("Distribution")
 def repeat_by_squaring(
     first: Distribution, count: int, compose: Callable[[Distribution, Distribution, int], Distribution]
 ) -> Distribution:
-    """Return ``count`` releases of one distribution, by repeated squaring.
+    """Return the composition of ``count`` releases, by repeated squaring.
 
     Args:
         first: The distribution of one release.
-        count: The number of releases.
+        count: The number of releases, at least 1.
         compose: A function of two distributions and their total number of releases that returns their composition.
     """
     composed, done = first, 1
@@ -163,9 +174,10 @@ def repeat_by_squaring(
 
 @dataclass(frozen=True)
 class CoarseDescription:
-    """A sampled release, and a rough distribution of its privacy loss in the remove direction.
+    """A sampled release, and a rough distribution of its privacy loss.
 
-    The rough distribution only determines where the profile is evaluated. No bound depends on it.
+    The loss is that of the remove direction. The rough distribution only determines the losses at which the profile is
+    evaluated. Every bound is valid for any choice of them.
     """
 
     profile: PrivacyProfile  # privacy profile of the release
@@ -174,31 +186,35 @@ class CoarseDescription:
 
     losses: FloatArray  # some losses in nats, increasing
 
-    log_excess: FloatArray  # ``ln E`` at these losses
+    log_excess: FloatArray  # ``ln E`` at these losses, with ``E(t) = delta(t) - max(0, 1 - t)``, ``t = e^loss``
 
     deviation: float  # standard deviation of the loss, in nats
 
-    truncated_mass: float  # mass of the tails beyond both ends of all steps, which is added to delta
+    truncated_mass: float  # total mass of the tails that are truncated in all steps, which is added to delta
 
     @property
     def span(self) -> float:
-        """The range of the losses from the first to the last, in nats."""
+        """The range of :attr:`losses`, from the first to the last one, in nats."""
         return float(self.losses[-1] - self.losses[0])
 
     @property
     def widest_gap(self) -> float:
-        """Largest distance of two knots, in nats."""
+        """The largest allowed distance of two knots in nats, ``inf`` at a low resolution."""
         return WIDEST_KNOT_GAP if self.profile.resolution >= 32.0 else math.inf
 
     @property
     def needs_both_directions(self) -> bool:
-        """True if the pair of a step is not symmetric, so that remove and add directions must be composed."""
+        """Whether the add direction of a step differs from the remove direction.
+
+        If True, both directions must be composed.
+        """
         return needs_both_directions(self.profile, self.run)
 
     def pairs(self, step: float) -> "ExcessBounds":
-        """Return bounds of the excess of one sampled step in the remove direction, as sound as the profile (C18).
+        """Return bounds of the excess of one sampled step in the remove direction (C18).
 
-        If the sampled pair is symmetric, the bounds hold in both directions.
+        The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps``. The bounds are valid if the profile is. If the
+        sampled pair is symmetric, they hold in the add direction too.
 
         Args:
             step: The distance of two grid points in nats.
@@ -207,12 +223,14 @@ class CoarseDescription:
         return excess_bounds(self.profile, self.run, self.knots(step, resolution), step)
 
     def knots(self, step: float, resolution: float) -> Cells:
-        """Return the grid cells (losses over ``step``) at which the profile is evaluated; any choice is sound.
+        """Return the knots: the grid cells at which the profile is evaluated.
+
+        Any choice of knots gives valid bounds. A cell is a loss as an integer multiple of ``step``.
 
         Args:
             step: The distance of two grid points in nats.
-            resolution: The number of cells for one standard deviation of the loss, within eight standard deviations;
-                beyond there are fewer. The cells -1, 0 and 1 are always included.
+            resolution: The number of knots for one standard deviation of the loss, up to a loss of eight standard
+                deviations. Knots at larger losses are sparser. The cells -1, 0 and 1 are always included.
 
         Raises:
             GridSizeError: The grid has more than :data:`MOST_GRID_CELLS` cells.
@@ -224,7 +242,7 @@ class CoarseDescription:
         core = max(step, self.deviation / resolution)
         middle = 0.5 * (self.losses[1:] + self.losses[:-1])
         decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
-        # Beyond the core the distance of the knots is a share of the length in which the excess falls by e.
+        # Beyond the core the distance of the knots is a fraction of the length in which the excess falls by a factor e.
         wide = np.minimum(max(0.04, 4.0 / resolution) * decay, self.widest_gap)
         # 8: standard deviations of the loss to both sides of the core, where knots are equally spaced
         spacing = np.maximum(np.where(np.abs(middle) < 8.0 * self.deviation, core, wide), core)
@@ -243,9 +261,9 @@ def distinct_cells(cells: Cells) -> Cells:
 def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return the lower bounds of a table at the points ``at``, as a function without arguments, and the upper bounds.
+    """Return a function that computes the lower bounds of a table, and its upper bounds.
 
-    Upper bounds are raised to at least 1e-300.
+    The bounds are at the points ``at``. Upper bounds are raised to at least 1e-300.
     """
     if isinstance(table, TwoSidedTable):
         return partial(table.below, at), np.maximum(table.above(at), SMALLEST_UPPER_BOUND)
@@ -254,7 +272,12 @@ def _read_table(
 
 
 def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return a function that computes lower bounds of delta at these ``eps >= 0``, and the upper bounds there."""
+    """Return a function that computes lower bounds of delta, and the upper bounds.
+
+    Args:
+        profile: A privacy profile.
+        eps: Epsilons in nats, at least 0.
+    """
     if profile.table is not None:
         return _read_table(profile.table, np.asarray(eps, float))
     log_deltas = [profile.log_delta(float(e)) for e in eps.tolist()]
@@ -263,22 +286,27 @@ def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[],
 
 
 def needs_both_directions(profile: PrivacyProfile, run: Run) -> bool:
-    """Return whether the pair of a step is not symmetric, so that remove and add directions must be composed."""
+    """Return whether the add direction of a step differs from the remove direction.
+
+    If True, both directions must be composed.
+    """
     return run.scheme.is_one_sided or profile.excess is not None
 
 
 def describe_coarsely(
     profile: PrivacyProfile, run: Run, truncated_mass: float = TRUNCATED_RUN_MASS
 ) -> CoarseDescription:
-    """Return the coarse description of one sampled step, from about a hundred values of the profile.
+    """Return the coarse description of one sampled step.
+
+    It needs about a hundred values of the profile.
 
     Args:
         profile: The profile of the release.
-        run: Its batches, and the number of releases.
+        run: The sampling of the batches, and the number of releases.
         truncated_mass: The mass of the tails of the whole run that are truncated.
 
     Raises:
-        PrecisionError: The loss of an unsampled step is beyond :data:`LARGEST_LOSS` with a probability above
+        PrecisionError: The loss of an unsampled step exceeds :data:`LARGEST_LOSS` with a probability above
             :data:`MOST_MASS_BEYOND`.
     """
     q = max(run.sampling_rate, LEAST_GRID_RATE)
@@ -311,15 +339,24 @@ def describe_coarsely(
 
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
-    """Return upper bounds of the excess of a release at these ``eps >= 0``, in the remove direction."""
+    """Return upper bounds of the excess of an unsampled release in the remove direction.
+
+    For ``eps >= 0`` (nats) the excess ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` equals delta.
+    """
     return delta_bounds(profile, eps)[1] if profile.excess is None else _read_table(profile.excess, eps)[1]
 
 
 def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
-    """Return losses (nats) and their log excess, truncated where the log excess is ``log_least`` or a floor begins.
+    """Return increasing losses and their log excess, truncated in the tail.
 
-    At least three points remain. A floor (:data:`PLATEAU_NATS`) is truncated because it would put a small mass at very
-    large losses. That mass decreases no bound, and a tilted distribution would consist of it alone.
+    The tail is truncated where the log excess is ``log_least``, or where a floor begins (:data:`PLATEAU_NATS`). At
+    least three points remain. A floor would put a small mass at very large losses, and a tilted distribution would
+    consist of that mass alone. Truncating it does not worsen any bound.
+
+    Args:
+        losses: Losses in nats from 0 on, increasing.
+        log_excess: ``ln E`` at these losses.
+        log_least: The log excess at which the tail is truncated.
     """
     distinct = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
     losses, log_excess = losses[distinct], log_excess[distinct]
@@ -329,8 +366,8 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
     last = max(int(np.argmax(ended)), min(2, len(losses) - 1))
     log_least = max(log_least, float(log_excess[last]))
     share = (log_excess[last - 1] - log_least) / max(log_excess[last - 1] - log_excess[last], 1e-300)
-    # If the excess falls eight times as much as between the two points before, or to 0, the losses are bounded by one
-    # between the last two points. This only chooses knots.
+    # If the excess falls eight times as much as between the two points before, or to 0, the support of the loss ends
+    # between the last two points. This only affects the choice of the knots.
     before, fall = -np.diff(log_excess[max(last - 2, 0) : last + 1])[[0, -1]]
     share = 1.0 if fall > 8.0 * before or log_excess[last] <= math.log(SMALLEST_UPPER_BOUND) + 30.0 else share
     end = losses[last - 1] + min(max(share, 0.2), 1.0) * (losses[last] - losses[last - 1])
@@ -338,7 +375,12 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
 
 
 def _deviation(losses: FloatArray, excess: FloatArray) -> float:
-    """Return the standard deviation (nats) of the finite losses, if ``E`` is the polygon with these knots."""
+    """Return the standard deviation in nats of the finite losses of a distribution.
+
+    Args:
+        losses: The knots, in nats.
+        excess: The excess of the distribution at the knots, linear in ``e^loss`` between them.
+    """
     masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
     total = masses.sum()
@@ -351,38 +393,42 @@ def _deviation(losses: FloatArray, excess: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class ExcessBounds:
-    """Upper and lower bounds of the excess of a release at some grid points; the builder guarantees them."""
+    """Upper and lower bounds of the excess ``E`` of a release at some grid points.
 
-    cells: Cells  # losses over ``step``, in increasing order
+    ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^loss``, in the remove direction. The code that builds the bounds
+    guarantees them.
+    """
 
-    upper: FloatArray  # upper bounds there, in the remove direction
+    cells: Cells  # losses as integer multiples of ``step``, in increasing order
 
-    find_lower: Callable[[], FloatArray]  # computes the lower bounds there, 0 where nothing is known
+    upper: FloatArray  # upper bounds at these losses
+
+    find_lower: Callable[[], FloatArray]  # computes the lower bounds at these losses, 0 if unknown
 
     step: float  # distance of two grid points, in nats
 
     @cached_property
     def above(self) -> DominatingPair:
-        """A pair that dominates the release (:func:`pair_above`)."""
+        """The pair of :func:`pair_above`, which dominates the release."""
         return pair_above(self.cells, self.upper, self.step)
 
     @cached_property
     def below(self) -> DominatingPair | None:
-        """A pair that the release dominates, or None (:func:`pair_below`)."""
+        """The pair of :func:`pair_below`, which the release dominates, or None."""
         return pair_below(self.cells, self.find_lower(), self.upper, self.step)
 
 
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
-    """Return bounds of ``E`` of the sampled step (module docstring, "The excess"; C17).
+    """Return bounds of the excess ``E`` of a sampled step in the remove direction (C17).
 
-    For a symmetric pair the reflected cells are added. Otherwise the cells beyond the end of the support are replaced
-    by a single one, where ``E = 0``. Near the end of the support ``1 + tau`` loses digits. ``E`` increases with
-    ``1 + tau``, so a small amount is added to ``1 + tau`` for the upper bound.
+    ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^eps``; the module docstring has its formulas. For a symmetric pair,
+    the negatives of the cells are added. Otherwise the cells beyond the end of the support are replaced by a single
+    cell, where ``E = 0``.
 
     Args:
         profile: The profile of the release.
-        run: Its batches.
-        cells: The losses over ``step``, in increasing order.
+        run: The sampling of the batches.
+        cells: The losses as integer multiples of ``step``, in increasing order.
         step: The distance of two grid points in nats.
     """
     q = max(run.sampling_rate, LEAST_GRID_RATE)
@@ -406,6 +452,8 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     beyond = [] if inside.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]
     first, cells = np.zeros(len(beyond)), np.concatenate([np.array(beyond, np.int64), cells[inside]])
 
+    # Near the end of the support 1 + tau loses digits. E increases with 1 + tau, so a small amount is added to 1 + tau
+    # for the upper bound.
     tau = np.minimum(np.expm1(step * cells[len(beyond) :]) / q, 1e300)
     share = np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
     find_delta, upper = delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
@@ -419,11 +467,13 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
 
 
 def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
-    """Return a pair that dominates every release whose excess has these upper bounds (C18, "Above").
+    """Return a pair that dominates every release with these upper bounds (C18).
+
+    The paragraph "A dominating pair" of the module docstring has the construction.
 
     Args:
-        cells: The losses over ``step``, 0 among them.
-        upper: Upper bounds of the excess at these losses.
+        cells: The losses as integer multiples of ``step``, in increasing order; one of them is 0.
+        upper: Upper bounds of the excess ``delta(t) - max(0, 1 - t)`` at these losses (``t = e^loss``).
         step: The distance of two grid points in nats.
 
     Raises:
@@ -439,9 +489,16 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
 
 
 def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) -> DominatingPair | None:
-    """Return a pair that is dominated by every release whose excess has these bounds (C18, "Below").
+    """Return a pair that every release with these bounds dominates (C18), or None.
 
-    The result is None if the bounds are too far apart: no segment next to ``t = 1`` is positive, or no scale is valid.
+    The paragraph "A dominated pair" of the module docstring has the construction. The result is None if the bounds are
+    too far apart: no segment next to ``t = 1`` is positive, or no scale of the masses is valid.
+
+    Args:
+        cells: The losses as integer multiples of ``step``, in increasing order; one of them is 0.
+        lower: Lower bounds of the excess ``delta(t) - max(0, 1 - t)`` at these losses (``t = e^loss``).
+        upper: Upper bounds of the excess at these losses.
+        step: The distance of two grid points in nats.
     """
     zero = int(np.searchsorted(cells, 0))
     # A smaller lower bound counts as 0: masses near the least double would lose digits.
@@ -469,9 +526,10 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
 
 
 def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
-    """Return the cells on the lower convex hull of ``delta`` and ``(t, E) = (0, 0)``, and their excess (C18).
+    """Return the cells on the lower convex hull of ``delta``, and their excess (C18).
 
-    Cell 0 is always among them.
+    The excess is ``E = delta - max(0, 1 - t)`` at ``t = e^loss``. The hull includes the point ``(t, E) = (0, 0)``. The
+    loss 0 is always among the returned cells.
     """
     while True:
         kink, zero = _polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
@@ -492,11 +550,13 @@ def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, F
 
 
 def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
-    """Return ``t`` times the change of slope of the polygon at each knot: the ``P``-masses, except at ``t = 1``.
+    """Return the ``P``-masses of a polygon: ``t`` times the change of slope at each knot.
+
+    At ``t = 1`` the value is not the ``P``-mass, because the excess has a further change of slope there.
 
     Args:
-        gap: The differences of the losses, in nats.
-        values: The excess ``E`` at the losses.
+        gap: The differences of the losses of neighboring knots, in nats.
+        values: The excess ``E`` at the knots.
     """
     # p_i = t_i (E_(i+1) - E_i) / (t_(i+1) - t_i) - t_i (E_i - E_(i-1)) / (t_i - t_(i-1)): slope on the right less left.
     rise = np.diff(values)
@@ -508,9 +568,18 @@ def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
 def _scale_polygon(
     cells: Cells, values: FloatArray, step: float, m: float, m_q: float, *, below: bool = False
 ) -> DominatingPair | None:
-    """Return the pair whose excess is this convex polygon, scaled to be on the safe side of it at every knot (C18).
+    """Return the pair whose excess is this convex polygon, scaled to be a valid bound.
 
-    The safe side is above, or below if ``below``. The result is None if no scale achieves that.
+    At every knot the excess of the pair is at or above the polygon, or at or below it if ``below`` is True (C18). The
+    result is None if no scale achieves that.
+
+    Args:
+        cells: The losses of the knots as integer multiples of ``step``; one of them is 0.
+        values: The excess at the knots.
+        step: The distance of two grid points in nats.
+        m: The ``P``-mass at the loss ``+inf``.
+        m_q: The ``Q``-mass at the loss ``-inf``.
+        below: True for a lower bound.
     """
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
     if zero in (0, len(cells) - 1):  # no loss on one side of 0
@@ -523,7 +592,7 @@ def _scale_polygon(
     # F_0 = sum_(j > 0) p_j (1 - 1/t_j),  G_0 = sum_(j < 0) p_j (1/t_j - 1)
     away = -masses * np.expm1(-losses)
     f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
-    # Required: m + kappa F_i and t_i m_q + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - m_q. That is
+    # Required: m + kappa F_i and t_i m_q + c G_i are both >= E_i (<= E_i if below), with c G_0 = kappa F_0 + m - m_q:
     #   below (m = m_q = 0):  kappa <= min (E_i - m) / F_i,  kappa <= min ((E_i - t_i m_q) / G_i) G_0 / F_0,
     #   above:  kappa >= max (E_i - m) / F_i,  kappa >= (max ((E_i - t_i m_q) / G_i) G_0 + m_q - m) / F_0.
     want_right = values[zero:-1] - m
@@ -559,7 +628,11 @@ def _ratios(wanted: FloatArray, sums: FloatArray) -> FloatArray:
 
 
 def _excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:
-    """Return ``F_i`` for ``i`` from cell 0 to the last but one, and ``G_i`` from the second to cell 0 (C18)."""
+    """Return the sums ``F_i`` and ``G_i`` in the excess of a pair (C18).
+
+    The paragraph "From a polygon to masses" of the module docstring defines them. ``F_i`` is returned for the cells
+    from cell 0 to the last but one, and ``G_i`` for the cells from the second to cell 0.
+    """
     # weight_j = p_j / t_j,  width_l = dt_l = t_(l+1) - t_l
     t = np.exp(losses)
     weight, width = masses / t, t[:-1] * np.expm1(gap)

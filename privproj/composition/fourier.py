@@ -1,14 +1,18 @@
-"""Compose dominating pairs on a uniform grid by Fourier inversion of a tilted distribution, with a proved error.
+"""Compose dominating pairs on a uniform grid by Fourier inversion, with a proved error bound.
 
-The distribution ``P`` of the loss of a run is multiplied by ``e^(theta loss)``, so that its bulk is near ``eps``. Then
-a relative error of the bulk causes an equal relative error of delta, however small delta is. Let ``S`` be the loss in
-cells, on a window ``a <= S < a + n``. Up to aliasing, the finite part of delta is ``scale / n sum_k R_k W_k``, where
-``R_k`` is the transform of the tilted distribution and ``W_k`` is the difference of two geometric series. Claim C19
-proves this and numbers the errors as follows; ``u`` is the unit of rounding:
+``P`` is the distribution of the loss of the run, in units of the grid step ``h``. Each mass at the loss ``S h`` is
+multiplied by ``e^(theta S h)``. The *tilt* ``theta`` is chosen so that the bulk of the tilted distribution is near
+``eps``. Then a relative error of the bulk causes an equal relative error of delta, however small delta is. The
+inversion uses a window of ``n`` cells, ``a <= S < a + n``. The finite part of delta is the part that is due to finite
+losses. Except for aliasing, it equals ``scale / n sum_k R_k W_k``, where ``R_k`` is the discrete Fourier transform of
+the tilted distribution at the frequency ``k``, and ``W_k`` is the difference of two geometric series. Claim C19 proves
+this and numbers the errors as follows (``u`` is the unit roundoff):
 
-* (i) the tail outside the window and (ii) aliasing, which are absolute; all other errors are relative to ``scale``;
-* (iii) the tilted masses, (iv) their transform, in bins or by FFT, and (v) its powers, which include (iii) and (iv);
-* (vi) frequencies that are skipped, (vii) the sum over frequencies, (viii) exponents of ``scale`` and ``b``.
+* (i) mass outside the window and (ii) aliasing, which are absolute errors; all others are relative to ``scale``;
+* (iii) rounding of the tilted masses, (iv) of their transform, in bins or by FFT, and (v) of its powers, which includes
+  (iii) and (iv);
+* (vi) omitted frequencies, (vii) rounding of the sum over frequencies, and (viii) of the exponents of ``scale`` and
+  ``b = e^(eps - s h)``, where ``s`` is the first cell with a loss above ``eps``.
 """
 
 import math
@@ -32,16 +36,16 @@ UNDERFLOWN_TILTED_MASS = 1e-300  # soundness: replaces a mass that underflowed i
 LEAST_LOG_MASS = 1e-300  # soundness: replaces a smaller mass or delta before its log, so that bounds only grow
 LEAST_SEARCHED_DELTA = 1e-320  # least delta whose log guides a search for epsilon
 # soundness (measured): relative error of an FFT in the 2-norm for each doubling of its length, four times Higham's
-# constant for radix 2. The factor of four covers the other radices of the library, and is not proved (docs/proofs.md,
-# what is only observed).
+# constant for radix 2. The factor of four covers the other radices of the library. It is not proved (docs/proofs.md,
+# section "What is only observed").
 FFT_RELATIVE_ERROR_PER_DOUBLING = 3.5e-15
 MOST_WINDOW_CELLS = 2**31  # cells of a window; a run that needs more is not supported
-# Atoms times frequencies, on average over many phases, above which frequencies are not summed one by one if an FFT
-# would be too long.
+# Largest product of the numbers of atoms and frequencies, on average over many phases, at which the transform is
+# computed frequency by frequency if an FFT would be too long.
 MOST_OF_A_PHASE = 5 * 10**7
 MOST_FFT_CELLS = 2**22  # cells, longest FFT on a given grid; a longer one is not supported
 QUICK_FFT_CELLS = 2**19  # cells, longest FFT on a default grid; the grid is made coarser if it needs a longer one
-THINNED_ATOMS = 300  # atoms of a phase in the search for a tilt; every tilt gives a valid bound
+THINNED_ATOMS = 300  # groups of atoms of a phase in the search for a tilt; every tilt gives a valid bound
 MOST_THINNED = 16 * THINNED_ATOMS  # atoms of all phases in that search
 TERMS_OF_BIN = 18  # soundness: terms of the series in a bin; 1/18! is below 2 units of rounding
 SUMMED_BLOCK = 512  # soundness: neighboring frequencies that are summed at once if there are many (vii)
@@ -56,7 +60,10 @@ NEWTON_RTOL = 1e-11  # relative accuracy of Newton's method for epsilon; its roo
 
 
 class DeltaValue(NamedTuple):
-    """The finite part of delta at one ``eps``, with a guaranteed error."""
+    """The finite part of delta at one ``eps``, with a guaranteed error.
+
+    The finite part is the part of delta that is due to finite losses.
+    """
 
     value: float  # computed delta, a probability
 
@@ -66,7 +73,10 @@ class DeltaValue(NamedTuple):
 
 
 class _RepeatedPair(NamedTuple):
-    """``steps`` releases of one pair. Cheap values are not cached, because there may be many phases."""
+    """``steps`` releases of one dominating pair.
+
+    Values that are cheap to compute are not cached, because there may be many phases.
+    """
 
     pair: DominatingPair
     steps: int
@@ -77,14 +87,17 @@ class _RepeatedPair(NamedTuple):
         return np.log(np.maximum(self.pair.masses, LEAST_LOG_MASS))
 
     def thin(self, atoms: int) -> tuple[FloatArray, FloatArray]:
-        """Return losses (nats) and logs of the masses of about ``atoms`` groups of atoms, for searches."""
+        """Return losses (nats) and log masses of about ``atoms`` groups of atoms.
+
+        The result only guides searches.
+        """
         starts = np.arange(0, len(self.pair.cells), max(1, len(self.pair.cells) // atoms))
         every = np.maximum(self.pair.masses, LEAST_LOG_MASS)
         masses = np.add.reduceat(every, starts)
         return np.add.reduceat(every * self.pair.losses, starts) / masses, np.log(masses)
 
     def delta_at_zero(self) -> float:
-        """Return the finite part of delta at ``eps = 0`` of one release, rounded up."""
+        """Return delta at ``eps = 0`` of one release, rounded up, without infinite losses."""
         # sum_(j > 0) p_j (1 - e^(-j h))
         above = self.pair.losses > 0.0
         return -float(self.pair.masses[above] @ np.expm1(-self.pair.losses[above])) * (1.0 + 3e-6)
@@ -93,11 +106,12 @@ class _RepeatedPair(NamedTuple):
 class FourierComposition:
     """The composition of phases on a uniform grid: ``delta(eps)`` with a proved error (C19).
 
-    For pairs that dominate, ``value + error`` plus the infinite part bounds delta from above. For pairs that are
-    dominated, ``value - error`` bounds it from below. The caller guarantees which pairs these are.
+    For pairs that dominate the releases, ``value + error`` plus the infinite part bounds delta from above. For pairs
+    that the releases dominate, ``value - error`` bounds delta from below. The caller must know which pairs these are.
 
     Args:
-        phases: The pair of one release of each phase, and its number of releases. All pairs have one step ``h``.
+        phases: The pair of one release of each phase, and the number of releases. All pairs have the same grid step
+            ``h``.
         most_fft: The longest FFT in cells; if a longer one is needed, :class:`GridSizeError` is raised.
         small_delta: True if a tilted distribution may consist of rare large losses only, which very small deltas need.
     """
@@ -136,11 +150,15 @@ class FourierComposition:
 
     @property
     def single(self) -> bool:
-        """True if the composition is one release, whose delta needs no Fourier inversion."""
+        """Whether the composition is one release; its delta needs no Fourier inversion."""
         return len(self.phases) == 1 and self.phases[0].steps == 1
 
     def moments(self, theta: float) -> tuple[float, float, float]:
-        """Return ``sum T_i K_i`` and its first two derivatives in ``theta``, approximately, to guide searches."""
+        """Return ``sum_i T_i K_i`` and its first two derivatives in ``theta``, approximately.
+
+        ``T_i`` is the number of releases of phase ``i``, and ``K_i(theta) = ln E e^(theta loss)`` is the cumulant
+        generating function of one loss. The result only guides searches.
+        """
         losses, starts, sizes = self.thin_losses, self.thin_starts, self.thin_sizes
         exponent = theta * losses + self.thin_logs
         top = np.maximum.reduceat(exponent, starts)
@@ -151,9 +169,10 @@ class FourierComposition:
         return float(self.counts @ (np.log(mass) + top)), float(self.counts @ mean), float(self.counts @ variance)
 
     def tilt_for(self, eps: float) -> float:
-        """Return the tilt that approximately minimizes :meth:`log_chernoff_bound` at ``eps``; any tilt is sound.
+        """Return approximately the best tilt ``theta`` for ``eps`` (nats).
 
-        At this tilt the terms of ``delta(eps)`` are largest near the mean of the tilted distribution.
+        It minimizes :meth:`log_chernoff_bound` at ``eps``. At this tilt the terms of ``delta(eps)`` are largest near
+        the mean of the tilted distribution. Any tilt gives a valid result.
         """
 
         def gap(theta: float) -> tuple[float, float]:
@@ -165,7 +184,11 @@ class FourierComposition:
         return self.limit_tilt(self.solve_tilt(gap, max(eps - self.mean, self.deviation) / self.deviation**2))
 
     def tilt_for_delta(self, log_delta: float) -> float:
-        """Return the tilt that is best at the ``eps`` where :meth:`log_chernoff_bound` is about ``log_delta``."""
+        """Return approximately the best tilt ``theta`` for a delta.
+
+        It is the best tilt at the ``eps`` where :meth:`log_chernoff_bound` is about ``log_delta``. Any tilt gives a
+        valid result.
+        """
 
         def gap(theta: float) -> tuple[float, float]:
             # The tilt is best for eps = K'(theta) - ln(1 + 1/theta), where the log of the bound is K - theta K' -
@@ -177,9 +200,13 @@ class FourierComposition:
         return self.limit_tilt(self.solve_tilt(gap, math.sqrt(2.0 * max(-log_delta, 0.5)) / self.deviation))
 
     def solve_tilt(self, gap: Callable[[float], tuple[float, float]], theta: float) -> float:
-        """Return a tilt near the root of an increasing function with its slope, by bracketed Newton in ``ln theta``.
+        """Return a tilt near the root of ``gap``, by bracketed Newton steps in ``ln theta``.
 
-        Any tilt gives a sound result; a poor one gives a large error.
+        Any tilt gives a valid result; a poor one gives a large error bound.
+
+        Args:
+            gap: Map from ``theta`` to the value of an increasing function and its slope.
+            theta: The start of the search.
         """
         low, high = 1e-3 / self.deviation, max(1e3 / self.deviation, 4.0 * theta)
         for _ in range(60):
@@ -193,10 +220,11 @@ class FourierComposition:
         return theta
 
     def limit_tilt(self, theta: float) -> float:
-        """Return the tilt, reduced if the tilted distribution would consist of a few huge losses of negligible mass.
+        """Return the tilt, reduced if a few rare, huge losses would dominate.
 
-        The criterion is that the variance more than triples when ``theta`` increases from 0.85 of its value. The tilt
-        is also at most 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
+        The tilt is reduced while the variance of the tilted distribution more than triples between 0.85 ``theta`` and
+        ``theta``. It is also at most 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
+        For compositions with ``small_delta`` the tilt is not changed.
         """
         if self.small_delta:
             return theta
@@ -208,9 +236,10 @@ class FourierComposition:
         return theta
 
     def _log_chernoff_bound(self, eps: float) -> float:
-        """Return ``ln`` of a Chernoff bound of delta at one tilt, as sound as the pairs (C19).
+        """Return ``ln`` of a Chernoff bound of delta, valid if the pairs dominate (C19).
 
-        The finite part is at most ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))``.
+        With the loss ``l`` of the run, the finite part of delta is at most
+        ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` for every tilt ``theta``.
         """
         if eps > self.largest:
             return math.log(max(self.infinity_mass, LEAST_LOG_MASS))
@@ -224,13 +253,13 @@ class FourierComposition:
         return math.log(max(math.exp(min(finite, 1.0)) + self.infinity_mass, LEAST_LOG_MASS))
 
     def tilted_sum(self, theta: float) -> "TiltedSum":
-        """Return the spectrum at the next lower tilt of the geometric grid.
+        """Return the tilted distribution at the next lower tilt of the geometric grid.
 
-        The last few spectra and exceptions are cached. A spectrum depends on its tilt alone, so results do not depend
-        on the cache.
+        A few results are cached, exceptions included. A result depends on its tilt alone, so it does not depend on the
+        cache.
 
         Raises:
-            GridSizeError: The spectrum exceeds the limits of memory or time.
+            GridSizeError: The transform exceeds the limits of memory or time.
         """
         tilted = self.tilt_at(math.floor(math.log(theta) / self.spacing))
         if isinstance(tilted, GridSizeError):
@@ -244,7 +273,11 @@ class FourierComposition:
             return error
 
     def _delta(self, eps: float) -> "DeltaValue":
-        """Return the finite part of delta at ``eps`` with its error, or raise :class:`GridSizeError`."""
+        """Return the finite part of delta at ``eps`` (nats), with its error.
+
+        Raises:
+            GridSizeError: The transform exceeds the limits of memory or time.
+        """
         if self.single:
             return self.direct(eps)
         if eps > self.largest:
@@ -252,7 +285,11 @@ class FourierComposition:
         return self.tilted_sum(self.tilt_for(eps)).delta(eps)
 
     def direct(self, eps: float) -> "DeltaValue":
-        """Return the finite part of the delta of one release at ``eps``, by direct summation, with its error."""
+        """Return the finite part of delta of one release, by direct summation.
+
+        Args:
+            eps: Epsilon in nats.
+        """
         pair, losses = self.phases[0].pair, self.phases[0].pair.losses
         above = losses > eps
         # sum_(j h > eps) p_j (1 - e^(eps - j h))
@@ -265,16 +302,19 @@ class FourierComposition:
         return DeltaValue(value, error, -float(masses @ np.exp(gap)))
 
     def epsilon(self, delta: float, *, above: bool, near: "float | None" = None) -> float:
-        """Return an end of the inverse ``eps(delta)`` in nats, by Newton's method in ``(eps, ln delta)``.
+        """Return an upper or lower bound of ``eps(delta)`` in nats.
+
+        Newton's method in ``(eps, ln delta)`` finds it.
 
         Args:
             delta: A probability above 0.
             above: If True, return approximately the least ``eps >= 0`` at which ``delta(eps) <= delta`` is certain.
                 Otherwise return approximately the largest ``eps`` at which ``delta(eps) >= delta`` is certain, or 0.
-            near: The start of the search in nats (None: from the tilt for ``delta``). Any start is sound.
+            near: The start of the search in nats (None: from the tilt for ``delta``). Any start gives a valid result.
 
         Raises:
-            GridSizeError: The error of the composition is too large to tell on which side of ``delta`` the value is.
+            GridSizeError: The error of the composition is too large to tell whether ``delta(eps)`` is above or below
+                ``delta``.
         """
         sign = 1.0 if above else -1.0
         if above and self.basic <= delta:
@@ -295,7 +335,7 @@ class FourierComposition:
         return self.refine_root(excess, near or 0.0, sign)
 
     def refine_root(self, excess: Callable[[float], tuple[float, float]], eps: float, sign: float) -> float:
-        """Return the root of a decreasing function, moved outward until it is certainly on the required side (C19).
+        """Return the root of a decreasing function, moved until its sign is certain (C19).
 
         Args:
             excess: Map from ``eps`` to a log ratio, positive below the root, and the absolute value of its slope.
@@ -303,7 +343,7 @@ class FourierComposition:
             sign: 1 if the result must have ``excess <= 0``, -1 if it must have ``excess >= 0`` or be 0.
 
         Raises:
-            GridSizeError: The side is not certain.
+            GridSizeError: No point with the required sign was found near the root.
         """
         low, high = 0.0, float(self.largest)
         for _ in range(100):
@@ -328,11 +368,12 @@ class FourierComposition:
 
 
 class TiltedSum:
-    """The tilted distribution ``P~`` of the sum of all steps at one ``theta``, with its transform ``R_k``.
+    """The tilted distribution of the loss of the run at one ``theta``, with its transform.
 
-    Everything that does not depend on ``eps`` is computed once. ``window`` bounds the errors (i) and (ii), ``add``
-    bounds (iii), the two ``transform_by_...`` bound (iv), and ``transform`` bounds (v) and (vi). ``prepare_sums``
-    bounds (vii), and ``delta`` bounds (viii) and adds up all errors.
+    ``R_k`` is its discrete Fourier transform. Everything that does not depend on ``eps`` is computed once. The error
+    bounds of the module docstring are computed as follows: (i) and (ii) in ``window``, (iii) in ``add``, (iv) in both
+    ``transform_by_...``, (v) and (vi) in ``transform``, and (vii) in ``prepare_sums``. ``delta`` computes (viii) and
+    adds up all errors.
     """
 
     def __init__(self, composition: FourierComposition, theta: float) -> None:
@@ -343,8 +384,8 @@ class TiltedSum:
             self.add(phase)
         logs = [p.steps * k for p, k in zip(composition.phases, self.logs, strict=True)]
         self.log_mass, self.log_sizes = math.fsum(logs), math.fsum(map(abs, logs))
-        # ln |R_k| up to which a frequency may be omitted, even before all factors are known (C19). The product
-        # prod |phi_i|^T_i of the remaining factors is at most e^log_growth.
+        # A frequency may be omitted if ln |R_k| is at most this, even before all factors of R_k are known (C19): the
+        # product prod |phi_i|^T_i of the remaining factors is at most e^log_growth.
         self.least_bound = math.log(SKIPPED_SPECTRUM) - self.log_growth
         self.start, self.length, self.tail = self.window()
         self.frequencies, values, errors = self.transform()
@@ -354,7 +395,11 @@ class TiltedSum:
         self.prepare_sums(values, errors)
 
     def add(self, phase: _RepeatedPair) -> None:
-        """Tilt one phase, and store ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
+        """Tilt one phase, and store its log mass, tilted masses, error and variance.
+
+        The log mass is ``K = ln sum_j p_j e^(theta j h)``, the tilted masses are ``p_j e^(theta j h - K)``, the error
+        is their rounding error (iii), and the variance is in squared cells.
+        """
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
         log_mass = _log_sum_exp(exponent + phase.logs)
@@ -378,7 +423,10 @@ class TiltedSum:
     # --- the window ---------------------------------------------------------------------------------
 
     def window(self) -> tuple[int, int, float]:
-        """Return the window as ``(a, n)``, and a bound of the tilted mass outside for errors (i) and (ii).
+        """Return the window as ``(a, n)``, and a bound of the tilted mass outside it.
+
+        The window is the cells ``a <= S < a + n`` of the loss of the run. The mass outside determines the errors (i) of
+        the tail and (ii) of aliasing.
 
         Raises:
             GridSizeError: The window is too long.
@@ -406,9 +454,10 @@ class TiltedSum:
         return start, length, 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
 
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
-        """Return the distance from the mean, in cells, beyond which the tilted mass is at most 1e-12 (C19).
+        """Return the distance from the mean beyond which the tilted mass is negligible.
 
-        The mass is :data:`PROBABILITY_OUTSIDE_WINDOW`. The best Chernoff order is used; every order is sound.
+        The distance is in cells, and the mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` by Chernoff's bound (C19).
+        The order with the least distance is used; every order gives a valid result.
 
         Args:
             orders: Chernoff orders per cell.
@@ -417,7 +466,7 @@ class TiltedSum:
         """
         # P~(+-(S - mean) >= B) <= e^(growth - x B) for the order x, where
         # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)), the masses with their error (iii).
-        # That is PROBABILITY_OUTSIDE_WINDOW at B = (growth - ln PROBABILITY_OUTSIDE_WINDOW) / x.
+        # The right side is PROBABILITY_OUTSIDE_WINDOW at B = (growth - ln PROBABILITY_OUTSIDE_WINDOW) / x.
         log_outside, middle = math.log(PROBABILITY_OUTSIDE_WINDOW), mean / self.steps
 
         def reach_of(order: float) -> float:
@@ -433,7 +482,10 @@ class TiltedSum:
     # --- the transform ------------------------------------------------------------------------------
 
     def transform(self) -> tuple[Cells, Spectrum, FloatArray]:
-        """Return ``(k, R_k, bound of the error (v) of R_k)`` for every frequency ``k`` that is not negligible.
+        """Return the frequencies ``k`` that are not negligible, with ``R_k`` and its error.
+
+        ``R_k`` is the discrete Fourier transform of the tilted distribution at the frequency ``k``. Its error (v) is
+        due to the powers of the transforms of single steps.
 
         Raises:
             GridSizeError: The FFT would be too long.
@@ -469,7 +521,11 @@ class TiltedSum:
         return frequencies, value, (powers + relative) * np.exp(log_size + powers)
 
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
-        """Return ``phi_i`` at the frequencies ``k = 0..n/2`` by FFT, and ``e_i``, the sum of errors (iii) and (iv)."""
+        """Return the transform ``phi_i`` of one step of phase ``i`` by FFT, and its error.
+
+        The frequencies are ``k = 0..n/2``. The error is the sum of (iii), rounding of the masses, and (iv), rounding of
+        the FFT.
+        """
         wrapped = np.bincount(self.composition.phases[i].pair.cells % n, self.masses[i], n)
         # Error (iv), transform by FFT: g log2(n) sqrt(n) |p~|_2 + N u, the latter for sums of masses on one cell.
         error = (
@@ -478,7 +534,18 @@ class TiltedSum:
         return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT_ROUNDING
 
     def transform_by_sums(self, i: int, wanted: Cells, n: int) -> tuple[Spectrum, float]:
-        """Return ``phi_i`` at the frequencies ``k`` in ``wanted`` by sums in bins, and ``e_i`` of (iii) and (iv)."""
+        """Return the transform ``phi_i`` of one step of phase ``i`` by sums, and its error.
+
+        The atoms are summed in bins of neighboring cells.
+
+        Args:
+            i: The index of the phase.
+            wanted: The frequencies ``k``.
+            n: The length of the window in cells.
+
+        Returns:
+            ``phi_i`` at these frequencies, and the sum of the errors (iii) of the masses and (iv) of the sums.
+        """
         cells, masses = self.composition.phases[i].pair.cells, self.masses[i]
         # Ranges of frequencies that are wide enough for few bins, in which most factors e^(-i w_k j) are 1.
         few_bins = 8.0 * n / (int(cells[-1] - cells[0]) + 1)
@@ -496,9 +563,9 @@ class TiltedSum:
         return phi, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
     def wanted_frequencies(self) -> Cells | None:
-        """Return the frequencies ``k <= n / 2`` that are not negligible, or None if there are too many.
+        """Return the frequencies ``k <= n/2`` that are not negligible, or None if too many.
 
-        A shorter FFT determines them. The omitted frequencies are counted as error (vi).
+        A shorter FFT determines them. The omitted frequencies are counted as error (vi) of delta.
         """
         n, phases = self.length, self.composition.phases
         # The shorter FFT resolves the phase with the largest variance, and all phases together.
@@ -531,7 +598,14 @@ class TiltedSum:
     # --- delta --------------------------------------------------------------------------------------
 
     def prepare_sums(self, values: Spectrum, errors: FloatArray) -> None:
-        """Compute the parts of both geometric series and of the errors (v) and (vii) that do not depend on ``eps``."""
+        """Compute the parts of the sum over frequencies that do not depend on ``eps``.
+
+        These are parts of both geometric series of ``W_k``, and of the errors (v) and (vii) of the module docstring.
+
+        Args:
+            values: ``R_k`` at the frequencies that are not omitted.
+            errors: The error bounds (v) of these values.
+        """
         # Frequencies k and n - k together: the real part counts twice, except for k = 0 and k = n/2. All is over n.
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
         values *= weight
@@ -560,9 +634,11 @@ class TiltedSum:
         self.end_sums = self.sums_at(self.start)
 
     def sums_at(self, cell: int) -> tuple[float, float]:
-        """Return ``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` of both series, with error (vii).
+        """Return the sums over frequencies of both geometric series that start at a cell.
 
-        Many frequencies are summed in blocks of :data:`SUMMED_BLOCK`, with one multiplication for each frequency.
+        The sums are ``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` for ``x = theta`` and
+        ``x = theta + 1``, with ``w_k = 2 pi k / n``. Many frequencies are summed in blocks of :data:`SUMMED_BLOCK`,
+        with one multiplication for each frequency. The error of the sums is (vii) of the module docstring.
         """
         n, block = self.length, SUMMED_BLOCK
         if len(self.frequencies) < FEWEST_IN_BLOCKS or 8 * len(self.frequencies) < int(self.frequencies[-1]):
@@ -582,9 +658,10 @@ class TiltedSum:
         return float(first), float(second)
 
     def delta(self, eps: float) -> DeltaValue:
-        """Return the finite part of delta at ``eps`` (nats), with the sum of all eight errors (C19).
+        """Return the finite part of delta at ``eps`` (nats), with the sum of all errors (C19).
 
-        The error is infinite if the tilt is far from the best tilt for ``eps``.
+        The finite part is the part that is due to finite losses. The error is infinite if the tilt is far from the best
+        tilt for ``eps``.
         """
         h, theta, n = self.step, self.theta, self.length
         # The cells S = s .. a + n - 1 are the losses of the window above eps, s = max(a, floor(eps / h) + 1).
@@ -619,7 +696,6 @@ class TiltedSum:
 
 
 def _too_long(cells: int, most: int, step: float) -> GridSizeError:
-    """Return the exception for a window with too many cells."""
     return GridSizeError(
         f"the composed grid needs {cells:.2g} cells at discretization={step:.3g}, more than {most:.2g}. Use a larger "
         f"discretization, or: {REMEDY}"
@@ -627,20 +703,26 @@ def _too_long(cells: int, most: int, step: float) -> GridSizeError:
 
 
 def _log_sum_exp(logs: FloatArray) -> float:
-    """Return ``ln sum e^logs``."""
+    """Return ``ln sum e^logs`` without overflow."""
     top = float(logs.max())
     return math.log(float(np.exp(logs - top).sum())) + top
 
 
 def _turn_masses(masses: FloatArray, cells: Cells, k: int, n: int) -> FloatArray | Spectrum:
-    """Return ``q_j = p~_j e^(-i w_k j)``, ``w_k = 2 pi k / n``; real if all factors are 1 or -1."""
+    """Return ``p_j e^(-i w_k j)`` for the masses ``p_j`` at the cells ``j``.
+
+    ``w_k = 2 pi k / n``. The result is real if all factors are 1 or -1.
+    """
     if 2 * k in (0, n):
         return masses * (1.0 - 2.0 * (cells & 1)) if k else masses
     return masses * np.exp(-2j * np.pi / n * (k * (cells % n) % n))
 
 
 def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n: int) -> tuple[Spectrum, int]:
-    """Return ``sum_j q_j e^(-2 pi i k j / n)`` at small ``k``, and the number of bins (C19, "Sums in bins")."""
+    """Return the transform of masses at small frequencies ``k``, and the number of bins.
+
+    The transform is ``sum_j q_j e^(-2 pi i k j / n)`` for the masses ``q_j`` at the cells ``j`` (C19, "Sums in bins").
+    """
     # Bins of b cells, a power of two that divides n, such that |x| = pi |k| b / n <= 1.
     wide = math.floor(math.log2(n / (math.pi * max(1, int(np.max(np.abs(k)))))))
     bits = max(min(wide, (n & -n).bit_length() - 1), 0)
@@ -668,7 +750,10 @@ def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n:
 
 
 def _join_ranges(starts: Cells, stops: Cells) -> Cells:
-    """Return the distinct integers of the ranges ``starts..stops``, which are sorted and overlap at most at ends."""
+    """Return the distinct integers of the ranges ``starts..stops``, ends included.
+
+    The ranges are sorted and overlap at most at their ends.
+    """
     starts = np.maximum(starts, np.concatenate([starts[:1], stops[:-1] + 1]))
     counts = np.maximum(stops - starts + 1, 0)
     before = np.cumsum(counts) - counts
@@ -676,11 +761,15 @@ def _join_ranges(starts: Cells, stops: Cells) -> Cells:
 
 
 def _squared_size(phi: Spectrum) -> FloatArray:
-    """Return ``|phi|^2``."""
     return phi.real**2 + phi.imag**2
 
 
 def _squared_size_bound(squares: FloatArray, error: float) -> FloatArray:
-    """Return an upper bound of ``|phi|^2``, given computed squares of values with this absolute error."""
+    """Return an upper bound of ``|phi|^2`` from computed squares.
+
+    Args:
+        squares: The computed ``|phi|^2``.
+        error: A bound of the absolute error of the computed ``phi``.
+    """
     # (|phi^| + e)^2 = |phi^|^2 + (2 |phi^| + e) e <= |phi^|^2 + 3 e, because |phi| <= 1
     return squares * (1.0 + 1e-12) + 3.0 * error

@@ -1,10 +1,10 @@
-"""Compose a run by a good event: delta is the probability of the bad event plus that of a Gaussian run (C16).
+"""Bound a run by a good event: delta is the probability of the bad event plus the delta of a Gaussian run (C16).
 
-The bad event is that a release stretches the difference of neighboring sums by more than a factor ``radius(p)``. Its
-probability in one release is at most ``p``, and it can occur ``n`` times in the run. Otherwise the run is at most as
-bad as the same run of the Gaussian mechanism at ``mu radius(p)``, whose profile is ``H^tau``, ``tau = radius(p)^2``.
-Then delta is at most ``n p + H^tau``. Every ``p`` is sound, so the split of delta between both terms may be given or
-optimized.
+The bad event of a release is that the release multiplies the norm of the difference of neighboring sums by more than
+``radius(p)``. It has a probability of at most ``p``, and it can occur ``n`` times in the run. If it does not occur,
+the same run of the Gaussian mechanism with ``mu radius(p)`` bounds the run (``mu`` is the sensitivity divided by the
+noise). The profile of this Gaussian run is ``H^tau``, with ``tau = radius(p)^2``. So delta is at most ``n p + H^tau``.
+Every ``p`` gives a valid bound, so the user may set the share of delta for each term, or privproj optimizes it.
 """
 
 import math
@@ -22,9 +22,9 @@ from privproj.profiles.privacy_profile import Curve, PrivacyProfile, at_first_le
 from privproj.run import Run
 
 CACHED_RUNS = 64  # Gaussian runs that are cached
-EVENT_SPACING = 2.0**-6  # nats between the ln(n p) of a composed run: delta is within a relative 1e-5 of its minimum
-ROUGH_SPACING = 2.0**-2  # nats between the ln(n p) of runs on a coarse grid, so that many queries share them
-LEAST_ROUGH_EVENT = -30.0  # least ln(n p) that is chosen by runs on a coarse grid; below, their rounding matters
+EVENT_SPACING = 2.0**-6  # nats between tried values of ln(n p); delta is within a relative 1e-5 of its minimum
+ROUGH_SPACING = 2.0**-2  # the same for runs on a coarse grid; many queries share these runs
+LEAST_ROUGH_EVENT = -30.0  # least ln(n p) that runs on a coarse grid determine; below, their rounding matters
 FIRST_EVENT = -12.0  # first ln(n p) of a search
 LEAST_EVENT = -665.0  # least ln(n p) of a search
 MOST_EVENT = -0.5  # largest ln(n p) of a search
@@ -33,7 +33,11 @@ LEAST_SLOPE = 1e-9  # least slope -d ln H^tau / d ln(n p) that a search accepts;
 
 @dataclass(frozen=True)
 class GoodEventCurve:
-    """The privacy curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16), as sound as ``release``."""
+    """The privacy curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16).
+
+    ``p`` is the probability of the bad event in one release, ``n`` is how often it can occur, and ``H^tau`` is the
+    profile of the Gaussian run outside it. The curve is a valid upper bound if ``release`` is valid.
+    """
 
     release: "GoodEvent"  # good event of one release
 
@@ -48,14 +52,15 @@ class GoodEventCurve:
 
     @property
     def leads_with_epsilon(self) -> bool:
-        """True if the split of delta is fixed; delta is then computed as the inverse of epsilon (C24)."""
+        """True if the split is fixed; delta is then computed as the inverse of epsilon (C24)."""
         return isinstance(self.split, float)
 
     @property
     def digits(self) -> int:
-        """The number of significant digits of a reported epsilon (C24): fewer if the search is less accurate.
+        """The number of significant digits of a reported epsilon (C24: exact inverses).
 
-        For a given split, epsilon is that of a Gaussian run, which is found to a relative error of 1e-12.
+        It is smaller where the optimization of the split is less accurate. For a fixed split, epsilon is that of a
+        Gaussian run.
         """
         if self.leads_with_epsilon:
             return 8 if self.composed else 10
@@ -63,17 +68,20 @@ class GoodEventCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How delta is split between the bad event and the Gaussian run."""
+        """The split of delta between the bad event and the Gaussian run, for reports."""
         return {"split": self.split}
 
     @property
     def composed(self) -> bool:
-        """True if the Gaussian run needs a grid, so that each trial of a split is a composition."""
+        """Whether the Gaussian run needs a discretization grid (sampled batches).
+
+        If so, each trial of a split is a composition on a grid.
+        """
         return self.run.sampling_rate < 1.0
 
     @property
     def log_sampled(self) -> float:
-        """The log of the probability that the record is in any batch, an upper bound of delta (C23)."""
+        """The log of the probability that the record is in any batch; it bounds delta (C23)."""
         if not self.composed:
             return 0.0
         from privproj.composition.tails import log_ever_sampled
@@ -82,31 +90,39 @@ class GoodEventCurve:
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019  (log_delta and epsilon use the same runs; a curve lives for one query)
     def gaussian(self, log_bad: float) -> Curve:
-        """Return the curve ``H^tau`` of the Gaussian run for ``ln(n p) = log_bad``."""
+        """Return the privacy curve ``H^tau`` of the Gaussian run for ``ln(n p) = log_bad``."""
         return at_first_level(compose(self.gaussian_release(log_bad), self.run))
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def rough_gaussian(self, log_bad: float) -> Curve:
-        """Return :meth:`gaussian` on a coarse grid, to choose a split.
+        """Return a rough version of :meth:`gaussian` for choosing the split.
 
-        The grid has 32 values of the profile per standard deviation of the loss.
+        Its grid has only 32 values of the profile per standard deviation of the loss.
         """
         profile = replace(self.gaussian_release(log_bad), resolution=32.0)
         return at_first_level(compose(profile, replace(self.run, discretization=None)))
 
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
-        """Return the profile of one release inside the good event."""
+        """Return the profile of one release outside the bad event, if ``ln(n p) = log_bad``."""
         # mu radius(p), with ln p = ln(n p) - ln n lowered by its rounding: a smaller p has a larger radius.
         return gaussian_profile(next_up(self.release.mu * self.release.radius(log_bad - self.log_count - 1e-12)))
 
     def at_share(self, log_delta: float, log_odds: float) -> float:
-        """Return ``eps`` (nats) at delta if the bad event has the share ``1/(1 + e^-log_odds)`` of it."""
+        """Return epsilon (nats) at delta for one share of the bad event.
+
+        Args:
+            log_delta: ``ln delta``.
+            log_odds: The log odds of the share: the bad event has the part ``1/(1 + e^-log_odds)`` of delta.
+        """
         # n p = share delta,  H^tau(eps) = (1 - share) delta
         log_share, log_rest = -math.log1p(math.exp(-log_odds)), -math.log1p(math.exp(log_odds))
         return self.gaussian(log_delta + log_share).epsilon(log_delta + log_rest).upper
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return ``eps(delta)`` in nats at the given or the best split (C16); the lower end is unknown."""
+        """Return an upper bound of ``eps(delta)`` in nats, at the fixed or best split (C16).
+
+        The lower end of the enclosure is ``-inf``, because no lower bound is known.
+        """
         if isinstance(self.split, float):
             log_odds = math.log(self.split) - math.log1p(-self.split)
             return Enclosure(-math.inf, self.at_share(log_delta, log_odds))
@@ -120,7 +136,10 @@ class GoodEventCurve:
         return Enclosure(-math.inf, best)
 
     def composed_epsilon(self, log_delta: float) -> float:
-        """Return ``eps`` (nats) at delta, with the ``ln(n p)`` that :meth:`best_event` chooses for this ``eps``."""
+        """Return ``eps(delta)`` in nats of a composed run at the best split.
+
+        The split is ``ln(n p)`` as chosen by :meth:`best_event` for this epsilon.
+        """
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
         eps = self.rough_gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper
         tried = None
@@ -134,10 +153,11 @@ class GoodEventCurve:
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def best_event(self, eps: float) -> float:
-        """Return approximately the best ``ln(n p)`` for ``eps`` (nats), a multiple of :data:`EVENT_SPACING`.
+        """Return approximately the best ``ln(n p)`` at ``eps`` (nats).
 
-        ``n p`` increases with ``p`` and ``H^tau`` decreases. Their sum is least at ``n p = m H^tau``, where ``-m`` is
-        the slope of ``ln H^tau`` in ``ln(n p)``. ``H^tau`` is computed on coarse grids.
+        It is a multiple of :data:`EVENT_SPACING`. As ``p`` increases, ``n p`` increases and ``H^tau`` decreases. Their
+        sum is smallest at ``n p = m H^tau``, where ``-m`` is the slope of ``ln H^tau`` in ``ln(n p)``. Coarse grids are
+        enough to compute ``H^tau`` here.
         """
 
         def rest(log_bad: float) -> float:
@@ -160,9 +180,10 @@ class GoodEventCurve:
         return min(seen, key=lambda log_bad: log_add(log_bad, seen[log_bad]))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)`` at the best split, or the inverse of :meth:`epsilon` at a given one (C16).
+        """Return an upper bound of ``ln delta(eps)`` for ``eps`` in nats (C16).
 
-        The lower end is unknown.
+        The split of delta is optimized. If the split is fixed, the result is the inverse of :meth:`epsilon`. The lower
+        end of the enclosure is ``-inf``, because no lower bound is known.
         """
         if isinstance(self.split, float):
             rtol = 1e-7 if self.composed else 1e-12
@@ -181,24 +202,33 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The good event of one release (C16); the bound that builds it guarantees ``radius``."""
+    """The good event of one release: it hardly increases the norm of a difference (C16).
 
-    mu: float  # sensitivity over noise, ``1/z``
+    The difference is that of neighboring sums, and ``radius`` bounds the factor by which a release multiplies its norm.
+    The code that builds the event guarantees ``radius``.
+    """
 
-    # maps ``ln p`` to the largest factor by which a release stretches a difference, except with probability ``p``
+    mu: float  # sensitivity divided by the standard deviation of the noise, the inverse of the noise multiplier
+
+    # maps ``ln p`` to a factor: with probability at least ``1 - p``, a release multiplies the norm of a difference of
+    # neighboring sums by at most this factor
     radius: Callable[[float], float]
 
-    # True if the bad event counts only in releases whose batch contains the record, so that ``n = q T``
+    # True if the bad event counts only in releases whose batch contains the record; then ``n = q T``
     sampled: bool = False
 
-    # True if one draw is used for all releases and ``radius`` holds for every difference, so that ``n = 1``
+    # True if all releases use one random matrix and ``radius`` holds for every difference at once; then ``n = 1``
     once: bool = False
 
-    default_split: float | str = "optimal"  # share of delta for the bad event unless the run has one, or "optimal"
+    default_split: float | str = "optimal"  # share of delta for the bad event, if the run has none; or "optimal"
 
     def over_run(self, run: Run) -> GoodEventCurve:
-        """Return the privacy curve of the run; ``n`` is ``T``, ``q T`` or 1, see the fields."""
-        # n = T,  q T,  or 1
+        """Return the privacy curve of the run.
+
+        The bad event can occur ``n`` times: ``n`` is the number of steps ``T``, or ``q T`` if ``sampled`` (``q`` is the
+        sampling rate), or 1 instead of ``T`` if ``once``.
+        """
+        # n = T, q T or 1
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)
         return GoodEventCurve(self, run, math.log(count))
 

@@ -1,9 +1,9 @@
 """Compose a run on a discretization grid of privacy losses, and choose the grid.
 
-:mod:`privproj.composition.dominating_pairs` brackets one step between a dominating and a dominated pair (C18).
-:mod:`privproj.composition.fourier` composes both on a uniform grid with every error bounded (C19), so that the results
-enclose the exact value of the bound. :mod:`privproj.composition.repeated_squaring` composes them on adaptive grids,
-where the losses have many scales (C23).
+:mod:`privproj.composition.dominating_pairs` bounds one step by a dominating and a dominated pair (C18).
+:mod:`privproj.composition.fourier` composes both pairs on a uniform grid and bounds every numerical error (C19), so
+that the results enclose the exact value of the bound. If the losses differ by orders of magnitude,
+:mod:`privproj.composition.repeated_squaring` composes the pairs on adaptive grids (C23).
 """
 
 import math
@@ -28,13 +28,16 @@ from privproj.numerics.interval import Enclosure, LazyEnclosure, next_up
 
 LARGEST_GRID_STEP = 10.0  # nats between two grid points; a coarser grid is not supported
 MOST_COARSENINGS = 8  # times that a default grid is made coarser before the query is not supported
-LOOSE_SHARE = 0.03  # share of a delta that may be error before the next grid is tried; squaring loses 1 % of epsilon
+# Share of the numerical error in delta above which the next grid is tried. Repeated squaring is about 1 % above the
+# exact epsilon.
+LOOSE_SHARE = 0.03
 # Masses of the truncated tails of a run, tried if the grid with tails down to TRUNCATED_RUN_MASS is too long.
 SHORT_RUN_MASSES = (1e-26, 1e-20)
-SHORT_SPAN = 0.1  # largest range of losses within such tails, as a share of the whole range
+SHORT_SPAN = 0.1  # largest range of losses between such truncated tails, relative to the range with default tails
 LEAST_SQUARED_CUT = 1e-100  # soundness: least tail mass that repeated squaring truncates; below, products underflow
 MOST_DEFAULT_CELLS = 2.0**29  # cells of a default grid in 24 standard deviations of the loss of the run
 SMALLEST_COMPOSED_DELTA = 1e-300  # soundness: a smaller upper bound of delta is replaced by this before its log
+# description of a composition by repeated squaring, in results
 SQUARING_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "a grid that follows the losses"}
 
 PairsOfSteps = list[tuple[DominatingPair, int]]  # pair of one step of each phase, with the number of steps
@@ -45,15 +48,15 @@ ComposedDirection = FourierComposition | ComposedPmf  # a composed run in one di
 class ComposedCurve:
     """The privacy curve of a composed run: the maximum of the remove and add directions.
 
-    It is as sound as the dominating pairs of the steps (C18) and their composition (C19 or C23). Lower bounds are
-    composed when they are first read.
+    It is a valid bound because the pairs dominate the steps (C18), and composition preserves this (C19 or C23). Lower
+    bounds are composed on first use.
 
     Args:
         bounds: For each phase, the bounds (:class:`ExcessBounds`) of one step, and the number of steps.
-        numerics: How the curve was computed.
+        numerics: How the curve was computed, for results.
     """
 
-    # upper bounds of delta: the remove direction and, unless both directions are the same, the add direction
+    # upper bounds of delta in the remove direction and, if it differs, in the add direction
     above: tuple[ComposedDirection, ...]
 
     # raised where delta is below the mass of the losses that count as infinite
@@ -64,12 +67,20 @@ class ComposedCurve:
         self.above = self.compose([(ends.above, steps) for ends, steps in bounds], above=True)
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedDirection, ...]:
-        """Return the composition of the pairs in each direction."""
+        """Return the composition of the pairs in each direction (remove, add).
+
+        Args:
+            pairs: The pair of one step of each phase, and the number of steps.
+            above: True for upper bounds of delta, False for lower bounds.
+        """
         raise NotImplementedError
 
     @cached_property
     def below(self) -> tuple[ComposedDirection, ...]:
-        """Lower bounds of delta in the directions of :attr:`above`; empty if a step has no dominated pair."""
+        """Lower bounds of delta in the directions of :attr:`above`.
+
+        The tuple is empty if some step has no lower bound, and may lack the add direction.
+        """
         pairs = [(ends.below, steps) for ends, steps in self.bounds if ends.below]
         return self.compose(pairs, above=False) if len(pairs) == len(self.bounds) else ()
 
@@ -78,7 +89,10 @@ class ComposedCurve:
         return LazyEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.delta_above(eps)[0], 1.0)))
 
     def delta_above(self, eps: float) -> tuple[float, float]:
-        """Return an upper bound of delta, and the part of it that is error or mass of infinite losses."""
+        """Return an upper bound of delta, and the part of it that is due to errors.
+
+        This part is the sum of the numerical error and of the mass of infinite losses.
+        """
         # the maximum over the directions of value + error + infinite part
         upper = SMALLEST_COMPOSED_DELTA, 0.0
         for one in self.above:
@@ -87,8 +101,8 @@ class ComposedCurve:
         return upper
 
     def log_delta_below(self, eps: float) -> float:
-        """Return the lower end of :meth:`log_delta`, or ``-inf`` if it is unknown."""
-        # the maximum over the directions of value - error; a direction with a smaller upper bound is left out
+        """Return a lower bound of ``ln delta(eps)``, or ``-inf`` if none is known."""
+        # the maximum over the directions of value - error; a direction is skipped if its upper bound is smaller
         lower = 0.0
         for below, above in zip(self.below, self.above, strict=False):
             may_be_larger = lower <= 0.0 or not (
@@ -103,8 +117,8 @@ class ComposedCurve:
         """Return an enclosure of ``eps(delta)`` in nats.
 
         Raises:
-            PrecisionError: The mass of infinite losses exceeds delta. For repeated squaring this is a
-                :class:`GridSizeError`, because these losses may be finite on a uniform grid.
+            PrecisionError: The mass of infinite losses is at least delta. For repeated squaring this is a
+                :class:`GridSizeError`, because the next grid may represent these losses as finite.
         """
         delta = math.exp(log_delta)
         infinite = max(c.infinity_mass for c in self.above)
@@ -132,7 +146,7 @@ class ComposedCurve:
 
 
 def _delta_above(one: ComposedDirection, eps: float) -> tuple[float, float]:
-    """Return :meth:`ComposedCurve.delta_above` of one direction."""
+    """Return the result of :meth:`ComposedCurve.delta_above` for one direction."""
     finite = one.delta(eps)
     error = finite.error + one.infinity_mass
     return finite.value + error, error
@@ -162,7 +176,10 @@ class UniformGridCurve(ComposedCurve):
         self.numerics = {"composer": "privproj", "grid_step": spacing, "grid_points": points}
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[FourierComposition, ...]:
-        """Return the composition of the pairs in each direction."""
+        """Return the composition of the pairs in each direction, by Fourier inversion.
+
+        The add direction is omitted if it equals the remove direction.
+        """
         directions = [pairs]
         if self.needs_both_directions:
             directions.append([(pair.mirrored(), steps) for pair, steps in pairs])
@@ -170,10 +187,15 @@ class UniformGridCurve(ComposedCurve):
 
 
 class RepeatedSquaringCurve(ComposedCurve):
-    """The privacy curve of a run by repeated squaring (C23), with lower bounds in the remove direction only.
+    """The privacy curve of a run by repeated squaring (C23).
+
+    Lower bounds are available in the remove direction only.
+
+    Args:
+        steps: The coarse description of one step of each phase.
 
     Raises:
-        GridSizeError: Tails are truncated below :data:`LEAST_SQUARED_CUT`.
+        GridSizeError: Tails are truncated at a mass below :data:`LEAST_SQUARED_CUT`.
     """
 
     error_of_infinite_losses = GridSizeError
@@ -191,7 +213,10 @@ class RepeatedSquaringCurve(ComposedCurve):
         super().__init__([(adaptive_bounds(step), step.run.steps) for step in steps], SQUARING_NUMERICS)
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedPmf, ...]:
-        """Return the composition of the pairs in each direction; lower bounds in the remove direction only."""
+        """Return the composition of the pairs in each direction, by repeated squaring.
+
+        Lower bounds are computed in the remove direction only.
+        """
         sign = 1.0 if above else -1.0
         pmfs = [(pmf_from_pair(pair, sign), steps) for pair, steps in pairs]
         pmf = compose_pmfs(pmfs, self.tail_scale, below=not above)
@@ -200,16 +225,20 @@ class RepeatedSquaringCurve(ComposedCurve):
 
 
 class GridCurve:
-    """The privacy curve of a run on a given uniform grid, or on the first default grid that suffices.
+    """The privacy curve of a run on a given uniform grid, or on the first default grid that works.
 
-    The default grids are, in this order: the uniform grid that is as fine as the profiles require, repeated squaring,
-    both again with shorter tails if these are much shorter, and coarser uniform grids. If the losses have many scales,
-    repeated squaring is first. Truncated tails count as infinite losses, so a grid with shorter tails suffices for
-    larger deltas only. A query that exceeds the
-    limits of one grid is evaluated on the next. A loose result is compared with that of the next grid, because no tilt
-    of a uniform grid resolves rare large losses together with many small ones. Every query starts with the first grid,
-    and the search for its lower end starts with the grid of its upper end, so that results do not depend on earlier
-    queries (C24). Every grid is sound.
+    The default grids are tried in this order:
+
+    1. the uniform grid that is as fine as the profiles require;
+    2. repeated squaring on adaptive grids (before 1 if the losses differ by orders of magnitude);
+    3. both again with shorter tails, if these are much shorter;
+    4. coarser uniform grids.
+
+    Truncated tails count as infinite losses, so grids with shorter tails work for larger deltas only. If a query
+    exceeds the limits of one grid, it is evaluated on the next grid. A loose result is also compared with the result on
+    the next grid: on a uniform grid, no single tilt resolves rare large losses together with many small ones. Every
+    query starts with the first grid, and the search for its lower bound starts with the grid of its upper bound. So a
+    result does not depend on earlier queries (C24). Every grid gives valid bounds.
 
     Args:
         coarse: The coarse description of one step of each phase.
@@ -220,9 +249,10 @@ class GridCurve:
         self.coarse, self.most_fft = coarse, MOST_FFT_CELLS if spacing else QUICK_FFT_CELLS
         self.curves: dict[int, ComposedCurve | PrecisionError] = {}
         self.used = 0
-        # The spacings of the uniform grids in nats, in the order of trial; 0 for repeated squaring.
+        # The grids in the order of trial: the spacing of a uniform grid in nats, or 0 for repeated squaring. The index
+        # of a grid in this list is its level.
         self.spacings = [spacing] if spacing else []
-        self.short_masses: dict[int, float] = {}  # levels with shorter tails, and the mass beyond them
+        self.short_masses: dict[int, float] = {}  # levels with shorter tails, and the mass of the truncated tails
         if not spacing:
             finest = min(step.deviation / step.profile.resolution for step in coarse)
             # The standard deviation of the loss of the run is sqrt(sum T_i deviation_i^2).
@@ -244,7 +274,13 @@ class GridCurve:
         return self.level(self.used).numerics if self.spacings[self.used] else SQUARING_NUMERICS
 
     def level(self, level: int) -> ComposedCurve:
-        """Return the curve on the grid ``spacings[level]``, or raise its cached :class:`PrecisionError`."""
+        """Return the curve on the grid ``spacings[level]``.
+
+        Curves and their exceptions are cached.
+
+        Raises:
+            PrecisionError: The grid exceeds its limits.
+        """
         if level not in self.curves:
             spacing, steps = self.spacings[level], self.coarse
             try:
@@ -262,7 +298,10 @@ class GridCurve:
         return curve
 
     def log_delta(self, eps: float, threshold: float = -math.inf) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)``; an upper end that is at most ``threshold`` may be loose."""
+        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats.
+
+        If the upper end is at most ``threshold``, it may be loose, because no further grid is tried.
+        """
         return self.evaluate(lambda curve: curve.log_delta(eps), lambda _: eps, threshold)
 
     def epsilon(self, log_delta: float) -> Enclosure:
@@ -275,12 +314,17 @@ class GridCurve:
         epsilon_of: Callable[[Enclosure], float],
         threshold: float = -math.inf,
     ) -> Enclosure:
-        """Return the result of ``read`` for the first curve within its limits, or for a later one that is tighter.
+        """Return the result of the first curve that works, or of a later, tighter one.
 
-        A result above ``threshold`` that is loose at its epsilon is compared with the next available curve, as long as
-        the results decrease or tails are short. Near an epsilon where results become loose, ``log_delta`` and
-        ``epsilon`` may come from different curves. :mod:`privproj.profiles.conversion` then moves a result until the
-        round trip holds (C24).
+        A result is loose if a share of more than :data:`LOOSE_SHARE` of its delta is error. A loose result above
+        ``threshold`` is compared with that of the next available curve, as long as the results decrease or tails are
+        short. At some epsilons ``log_delta`` and ``epsilon`` may use different curves.
+        :mod:`privproj.profiles.conversion` then moves a result until the round trip holds (C24).
+
+        Args:
+            read: Map from a curve to the result.
+            epsilon_of: Map from the result to its epsilon, at which the error of delta is evaluated.
+            threshold: A result at most this large is not improved.
 
         Raises:
             PrecisionError: No curve is within its limits.
@@ -292,7 +336,8 @@ class GridCurve:
                 upper, error = self.level(self.used).delta_above(epsilon_of(ends))
                 if not error > LOOSE_SHARE * upper:
                     break
-                # Short tails do not improve a result of the whole losses: only a run without one needs them.
+                # Shorter tails do not improve a result with default tails. They are used only if there is no such
+                # result.
                 level += 1
                 while level in self.short_masses and self.used not in self.short_masses:
                     level += 1
@@ -314,7 +359,11 @@ class GridCurve:
         return LazyEnclosure(find_lower, ends.upper)
 
     def _first_available(self, read: Callable[[ComposedCurve], Enclosure], start: int) -> tuple[int, Enclosure]:
-        """Return the first level from ``start`` on where ``read`` raises no :class:`PrecisionError`, and its result."""
+        """Return the first level from ``start`` that works, and its result of ``read``.
+
+        Raises:
+            PrecisionError: No level is within its limits.
+        """
         failures: list[PrecisionError] = []
         for level in range(start, len(self.spacings)):
             try:
@@ -326,5 +375,5 @@ class GridCurve:
 
     @cached_property
     def squaring_has_lower_bounds(self) -> bool:
-        """True if repeated squaring has lower bounds, even if no uniform grid has one."""
+        """Whether repeated squaring has lower bounds, even if no uniform grid has one."""
         return all(adaptive_bounds(step).below for step in self.coarse)

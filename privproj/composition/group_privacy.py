@@ -1,42 +1,46 @@
-"""Account for groups of records (user-level privacy): one sampled step of a group, and a whole run (C37).
+"""Account for groups of records (user-level privacy): one sampled step, and a whole run (C37).
 
-**One step** (:func:`group_step`). Each of the ``k`` records is sampled independently, so ``J ~ Bin(k, q)`` of them are
-in a batch. Given the batch of all others, the step of the larger dataset is ``sum_S w_S P_S`` over the subsets ``S``,
-and the step of the smaller one is ``P_0``. Let ``D_j`` bound the profile of up to ``j`` records, in both directions.
-For ``t > 0`` and any weights ``alpha_S >= 0`` a supremum of a sum is at most the sum of suprema, so with ``r_S =
-alpha_S t / w_S``
+**One step** (:func:`group_step`). A user has ``k`` records. Each is sampled independently with probability ``q``, so
+the number of them in a batch is binomial. Condition on the other records in the batch. The step on the larger dataset
+has the output distribution ``sum_S w_S P_S``, where ``S`` is the subset of the user's records in the batch and ``w_S``
+its probability. The step on the smaller dataset has ``P_0``. Let ``D_j`` bound the profile of a release for up to ``j``
+records in the batch, in both directions. Take ``t > 0``, weights ``alpha_S >= 0`` and ``r_S = alpha_S t / w_S``.
+Because the supremum over events ``A`` of a sum is at most the sum of the suprema,
 
-    sup_A sum_S [w_S P_S(A) - t P_0(A)]   <= sum_S w_S D_|S|(ln r_S)               where sum alpha_S <= 1,
-    sup_A sum_S [P_0(A) - w_S P_S(A) / t] <= sum_S alpha_S D_|S|(-ln r_S)          where sum alpha_S >= 1.
+    sup_A sum_S [w_S P_S(A) - t P_0(A)]   <= sum_S w_S D_|S|(ln r_S)               if sum alpha_S <= 1,
+    sup_A sum_S [P_0(A) - w_S P_S(A) / t] <= sum_S alpha_S D_|S|(-ln r_S)          if sum alpha_S >= 1.
 
-Weights that are the same for all subsets of one size, with ``r_j`` the likelihood ratio of two Gaussians ``j m`` apart,
+The weights are the same for all subsets of one size. ``r_j`` is the likelihood ratio of two Gaussians with unit
+variance at the distance ``j m``:
 
-    r_j = exp(j m x - j^2 m^2 / 2),   x such that   sum_j w_j r_j = t,   w_j = P(J = j),
+    r_j = exp(j m x - j^2 m^2 / 2),   x such that   sum_j w_j r_j = t,   w_j = P(j records in the batch).
 
-have ``r_0 = 1``, so that the empty subset contributes nothing. This is a proof for every ``m > 0`` and ``x``. If the
-release is Gaussian and ``m`` its ``mu``, all suprema are at one set ``A``, and the bound is exact for ``k`` aligned
-records (the mixture of Gaussians of arXiv 2401.10294). For other releases ``m`` is that of a Gaussian with the same
-``D_1`` at one epsilon, at each loss the best of a few. With ``E_j`` the excess of ``D_j`` (C1: ``E_j(-e)`` is
-``e^-e D_j(e)``) both lines give the excess of the step in the remove direction, without a difference of large numbers:
+``r_0 = 1``, so the empty subset contributes nothing. The bound is valid for every ``m > 0`` and ``x``. If the release
+is Gaussian and ``m`` is its ``mu``, all suprema are attained by the same event ``A``. The bound is then exact for ``k``
+records with parallel contributions (the mixture of Gaussians of arXiv 2401.10294). For other releases, ``m`` is that of
+a Gaussian with the same ``D_1`` at one epsilon. The best of a few such ``m`` is used at each loss.
+
+Let ``E_j`` be the excess ``D_j - max(0, 1 - t)``. With ``E_j(-e) = e^-e D_j(e)`` (C1) both lines give the excess ``E``
+of the step in the remove direction, without a difference of large numbers:
 
     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, 1 - r_j)]     for t >= 1,
     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, r_j - 1)]     for t <= 1,   E(t) = 0 for t <= w_0.
 
-Batches of fixed size, under replace, have the first line for ``t >= 1`` with the profiles of ``j`` records replaced,
-and its reflection ``E(1/t) = E(t) / t``: ``P_j`` is then compared with batches that hold at most ``j`` of the records
-(C37).
+For batches of fixed size under the replace relation, the first line holds for ``t >= 1`` with the profiles of ``j``
+replaced records, and ``E(1/t) = E(t) / t`` gives the other values. ``P_j`` is then compared with batches that hold at
+most ``j`` of the records (C37).
 
-For ``t >= 1`` ``x`` is rounded down and for ``t <= 1`` up, so that the sums of the weights satisfy their conditions.
-Subsets of more than ``J`` records have ``alpha_S = 0``: they add their probability where ``t >= 1``, and nothing where
+``x`` is rounded down for ``t >= 1`` and up for ``t <= 1``, so that the conditions on ``sum alpha_S`` hold. Very large
+subsets, which are improbable, have ``alpha_S = 0``. They add their probability for ``t >= 1``, and nothing for
 ``t <= 1``.
 
-**A whole run** (:func:`curve_of_group`). With ``delta`` the profile of a run for one record, the profile for ``k``
+**A whole run** (:func:`curve_of_group`). If ``delta`` is the profile of a run for one record, the profile for ``k``
 records satisfies
 
     delta_k(eps) <= sum_(j < k) e^(j eps/k) delta(eps/k)
 
-for every mechanism and sampling: neighboring datasets for the group are joined by ``k - 1`` datasets, each a neighbor
-of the next.
+for every mechanism and sampling scheme. The reason is that ``k`` steps from neighbor to neighbor connect two datasets
+that differ in the ``k`` records of a user.
 """
 
 import math
@@ -55,13 +59,15 @@ from privproj.profiles.conversion import digits_of, leads_with_epsilon
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, TwoSidedTable
 
 # soundness: relative margin of every sum of a step, and of the sums of the weights. Weights are exponentials of sums of
-# at most 2000 logarithms below 1e4, right to 1e-12. So are the ratios r_j, whose logarithms are exact as floats.
+# at most 2000 logarithms below 1e4, accurate to 1e-12. So are the ratios r_j, because ln r_j may be any float.
 MARGIN = 1e-11
 CUT_MASS = 1e-45  # probability of the largest subsets, which a step counts as infinite loss
 MOST_MEMBERS = 400  # records of a group in one batch; if more are likely, the step is not supported
-LEAST_GAP = 1e-9  # soundness: nats above ln w_0 below which the excess is taken there; it increases with the loss
-MATCHED_LOG_DELTAS = (-1.0, -3.0, -8.0, -20.0, -60.0)  # logs of D_1 at which a Gaussian is matched, one m each
-PILOT_LOSSES = 14  # losses of each sign at which the m are compared
+# soundness: nats. Where the loss is less than this above ln w_0, the excess at ln w_0 + LEAST_GAP is used, which is
+# larger.
+LEAST_GAP = 1e-9
+MATCHED_LOG_DELTAS = (-1.0, -3.0, -8.0, -20.0, -60.0)  # ln D_1 at which a Gaussian has the same epsilon, one m each
+PILOT_LOSSES = 14  # losses of each sign at which the values of m are compared
 
 
 def group_step(
@@ -69,15 +75,15 @@ def group_step(
 ) -> PrivacyProfile:
     """Return the profile of one step for a group of records, in both directions (C37).
 
-    The step samples the records of the group. The result is accounted as one release on the whole dataset, and is as
-    sound as the profiles that ``member`` returns.
+    The step samples the records of the group. The caller must account for the result as one release on the whole
+    dataset. It is valid if the profiles that ``member`` returns are.
 
     Args:
-        member: Map from ``j`` to the profile of a release that contains ``j`` of the records.
-        logs: The log probabilities of ``j`` records in a batch, from :func:`poisson_weights` or
-            :func:`fixed_size_weights`.
+        member: Map from ``j`` to the profile of a release on a batch with ``j`` of the records.
+        logs: The log probabilities that a batch contains ``j = 0, 1, ...`` of the records, from :func:`poisson_weights`
+            or :func:`fixed_size_weights`.
         of_fixed_size: True for batches of fixed size, with profiles under the replace relation.
-        cut: The probability of the largest subsets, which are counted as infinite loss.
+        cut: The largest numbers ``j``, of this total probability, count as infinite loss.
 
     Raises:
         UnsupportedError: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
@@ -107,14 +113,27 @@ def group_step(
 
 
 def copies_of_record(mu: float, rate: float, size: int) -> PrivacyProfile:
-    """Return the exact profile of one Poisson batch for ``size`` copies of one record, each of sensitivity ``mu``."""
+    """Return the exact profile of one Poisson batch for several equal records.
+
+    Args:
+        mu: The sensitivity for one record divided by the standard deviation of the Gaussian noise.
+        rate: The sampling rate.
+        size: The number of copies of the record.
+    """
     from privproj.profiles.gaussian import gaussian_profile
 
     return group_step(lambda count: gaussian_profile(count * mu), poisson_weights(rate, size))
 
 
 def poisson_weights(rate: float, size: int) -> Array:
-    """Return ``ln w_j = ln P(Bin(k, q) = j)`` for ``j`` from 0 to ``k``."""
+    """Return the log probabilities of ``j = 0, ..., k`` sampled records of a group.
+
+    ``ln P(Bin(k, q) = j)`` under Poisson sampling.
+
+    Args:
+        rate: The sampling rate ``q``.
+        size: The number ``k`` of records in the group.
+    """
     j = np.arange(size)
     # w_(j+1) / w_j = (k - j) / (j + 1) q / (1 - q)
     rise = np.log((size - j) / (j + 1.0)) + (math.log(rate) - math.log1p(-rate))
@@ -122,7 +141,14 @@ def poisson_weights(rate: float, size: int) -> Array:
 
 
 def fixed_size_weights(records: int, batch: int, size: int) -> Array:
-    """Return the hypergeometric ``ln w_j`` for ``j`` of ``k`` records in a batch of ``B`` out of ``n``.
+    """Return the log probabilities of ``j = 0, ..., k`` sampled records of a group.
+
+    The batch has a fixed size, so the probabilities are hypergeometric.
+
+    Args:
+        records: The number ``n`` of records in the dataset.
+        batch: The batch size ``B``.
+        size: The number ``k`` of records in the group.
 
     Raises:
         UnsupportedError: ``k > B`` or ``k > n - B``.
@@ -140,7 +166,11 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
 
 
 class _GroupStep:
-    """One step of a group: its excess at any losses, from the profiles of its members (module docstring)."""
+    """The excess of one step for a group, from the profiles of its members.
+
+    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` in the remove direction. The module docstring defines
+    the symbols.
+    """
 
     def __init__(
         self, member: Callable[[int], PrivacyProfile], logs: Array, cut: float, *, of_fixed_size: bool
@@ -157,8 +187,9 @@ class _GroupStep:
         first = member(1)
         sizes = [*range(1, count + 1)]
         if not first.gaussian_mu:
-            # Each likely size has its own profile. Sizes with a probability below 1e-14 share profiles in growing
-            # groups, each the profile of its largest size. A bound for j records also holds for fewer records.
+            # Each number j of records with a tail probability of at least 1e-14 has its own profile. Larger j share
+            # profiles in growing groups, each with the profile of its largest j: a bound for j records also holds for
+            # fewer records.
             unshared = int(np.argmax(np.append(tails[: count + 1], -np.inf) < math.log(1e-14))) - 1
             sizes, gap = [*range(1, max(unshared, 1) + 1)], 2
             while sizes[-1] < count:
@@ -167,15 +198,18 @@ class _GroupStep:
         self.members, self.sizes = [first, *map(member, sizes[1:])], np.array(sizes)
         shared = (float(np.logaddexp.reduce(logs[a + 1 : b + 1])) for a, b in pairwise([0, *sizes]))
         self.log_weights = np.array([logs[0], *shared])
-        # The bound for two mixtures is not exact.
+        # Batches of fixed size compare two mixtures, for which the bound is not exact.
         self.mu = None if of_fixed_size else first.gaussian_mu
-        # Some losses in nats, and ln m there.
+        # Some losses in nats, and the best ln m at each of them.
         self.losses, self.log_shifts = np.zeros(1), np.array([math.log(self.mu or 1.0)])
         if not self.mu:
             self._choose_shifts()
 
     def _choose_shifts(self) -> None:
-        """Set ``ln m`` at some losses to the best of a few: Gaussians with the same ``D_1`` at one epsilon each."""
+        """Set ``ln m`` at some losses to the best of a few candidates.
+
+        Each candidate is the ``mu`` of a Gaussian with the same ``D_1`` (profile for one record) at one epsilon.
+        """
         from privproj.profiles.gaussian import find_noise
 
         shifts, first = [], self.members[0]
@@ -196,13 +230,21 @@ class _GroupStep:
 
     @property
     def excess(self) -> TwoSidedTable:
-        """Lower (0: unknown) and upper bounds of the excess in the remove direction at ``ln t``, in nats."""
+        """Lower and upper bounds of the excess in the remove direction.
+
+        They are functions of an array of losses ``ln t`` in nats. A lower bound of 0 means that none is known.
+        """
         return TwoSidedTable(
             self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.log_shifts))
         )
 
     def above(self, losses: Array, log_shifts: Array) -> Array:
-        """Return upper bounds of the excess, with an ``m`` for each loss."""
+        """Return upper bounds of the excess at these losses (nats).
+
+        Args:
+            losses: ``ln t`` in nats.
+            log_shifts: ``ln m`` at each loss.
+        """
         upper, inside = np.zeros(len(losses)), losses > self.log_weights[0]
         at = np.maximum(losses[inside], self.log_weights[0] + LEAST_GAP)
         total, _ = self._sum_of_members(at, np.exp(log_shifts[inside]), 1)
@@ -210,18 +252,31 @@ class _GroupStep:
         return upper
 
     def below(self, losses: Array) -> Array:
-        """Return lower bounds of the excess if all suprema are attained by one set, and 0 otherwise."""
+        """Return lower bounds of the excess at these losses (nats), or 0 if unknown.
+
+        A lower bound is known only if all suprema of the bound are attained by one event (Gaussian noise, Poisson
+        sampling).
+        """
         lower, inside = np.zeros(len(losses)), losses > self.log_weights[0] + LEAST_GAP
         if self.mu:
             at = losses[inside]
             total, x = self._sum_of_members(at, np.full(len(at), self.mu), 0)
-            # The error of the sum of weights adds t |sum alpha - 1| P_0(A), and omitted subsets add at most their mass.
+            # Subtract t |sum alpha - 1| P_0(A), because the sum of the weights is not exactly 1. For t < 1 also
+            # subtract the probability of the omitted subsets.
             off = 4.0 * MARGIN * np.exp(np.minimum(at + special.log_ndtr(np.where(at >= 0.0, -x, x)), 700.0))
             lower[inside] = np.maximum(total * (1.0 - MARGIN) - off - np.where(at < 0.0, self.lost, 0.0), 0.0)
         return lower
 
     def _sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
-        """Return ``sum_j w_j [E_j(ln r_j) + ...]`` from lower (0) or upper (1) ends of ``D_j``; and ``x``."""
+        """Return the bound of the excess as a sum over ``j >= 1``, and its parameter ``x``.
+
+        The module docstring has the sum and defines its symbols.
+
+        Args:
+            at: ``ln t`` in nats.
+            m: ``m`` at each of these losses.
+            end: 0 to use lower bounds of the profiles ``D_j``, 1 to use upper bounds.
+        """
         x = self._thresholds(at, m)
         total, sign = np.zeros(len(at)), np.where(at >= 0.0, -1.0, 1.0)
         ratios, _ = self._log_ratios(x, m)
@@ -234,7 +289,10 @@ class _GroupStep:
         return total, x
 
     def _log_ratios(self, x: Array, m: Array) -> tuple[Array, Array]:
-        """Return ``ln r_j`` for every size, and their slopes in ``x``."""
+        """Return ``ln r_j`` for every number ``j`` of records, and its slope in ``x``.
+
+        ``r_j`` is the likelihood ratio at ``x`` of two Gaussians at the distance ``j m``.
+        """
         j = self.sizes[:, None]
         # ln r_j = j m x - (j m)^2/2
         plain, slopes = j * m * (x - 0.5 * j * m), j * m
@@ -245,7 +303,11 @@ class _GroupStep:
         return rising, np.maximum.accumulate(np.where(plain == rising, slopes, 0.0), axis=0)
 
     def _thresholds(self, losses: Array, m: Array) -> Array:
-        """Return ``x`` with ``sum_(j >= 1) w_j r_j = t - w_0``, rounded down for ``t >= 1`` and up otherwise."""
+        """Return ``x`` with ``sum_(j >= 1) w_j r_j = t - w_0`` at ``ln t = losses``.
+
+        ``w_j`` is the probability of ``j`` records in a batch, and ``r_j`` is a likelihood ratio at ``x``. The result
+        is rounded down for ``t >= 1`` and up for ``t < 1``.
+        """
         j, weights = self.sizes[:, None], self.log_weights[1:, None]
         gap = -np.expm1(self.log_weights[0] - losses)
         goal = losses + np.log(gap)
@@ -268,7 +330,7 @@ class _GroupStep:
             if np.all(np.abs(step) * m < 1e-13 * (1.0 + np.abs(goal))):
                 break
         value, _ = value_at(x)
-        # The goal is right to a few roundings of ln t over the gap.
+        # The relative error of the goal is a few roundings of ln t, divided by the gap.
         safe = MARGIN + 4e-15 / gap
         down = np.maximum(value - goal, 0.0) + safe
         up = np.maximum(goal - value, 0.0) + safe
@@ -276,13 +338,13 @@ class _GroupStep:
 
 
 def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], size: int, *, is_true: bool) -> Curve:
-    """Return the privacy curve of a run for a group, the better one of two methods (C37).
+    """Return the privacy curve of a run for a group, the smaller one of two bounds (C37).
 
     Args:
-        stepwise: Builds the curve that composes the steps of the group. If it raises :class:`UnsupportedError` or
-            :class:`InvalidParameterError`, only ``single`` is used. If both raise, this error is raised.
-        single: Builds the curve of one record, which is converted by group privacy. A rule that leads with epsilon has
-            no delta to convert.
+        stepwise: Returns the curve that composes the steps of the group. If it raises :class:`UnsupportedError` or
+            :class:`InvalidParameterError`, only ``single`` is used. If both raise, the error of ``stepwise`` is raised.
+        single: Returns the curve for one record, which is converted by group privacy. It is not used if its delta is
+            only defined as the inverse of its epsilon.
         size: The number of records in the group.
         is_true: True if the curve of ``stepwise`` is exact, so that no other bound is smaller.
     """
@@ -305,9 +367,10 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
 
 
 class _GroupCurve:
-    """The smaller of two curves of a group: composed from its steps, and by group privacy from one record.
+    """The smaller of two bounds of a run for a group: composed, and by group privacy.
 
-    The first one may be missing. The result is as sound as both (C37, "A whole run").
+    The first curve composes steps of the group, and may be missing. The second converts the curve for one record. The
+    result is valid if both curves are (C37, "A whole run").
     """
 
     def __init__(self, stepwise: Curve | None, single: Curve, size: int) -> None:
@@ -317,22 +380,25 @@ class _GroupCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """The numerics of the curve of the group's steps, or, if there is none, of the curve of one record."""
+        """How the curve was computed, for results.
+
+        It describes the composition of the group's steps or, if there is none, the curve for one record.
+        """
         source = self.single if self.stepwise is None else self.stepwise
         how = {"group": "group privacy of the curve of one record"} if self.stepwise is None else {}
         return {**getattr(source, "numerics", {}), **how}
 
     def convert(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta_k(eps)`` by group privacy."""
+        """Return an enclosure of ``ln delta(eps)`` of the group by group privacy."""
         part, factor = eps / self.size, _log_factor(eps, self.size)
         ends = self.single.log_delta(part * (1.0 + 1e-15)).lower, self.single.log_delta(part * (1.0 - 1e-15)).upper
         return Enclosure(min(0.0, ends[0] + factor.lower), min(0.0, ends[1] + factor.upper))
 
     def _guess(self, log_delta: float) -> float | None:
-        """Return an epsilon just below the least one at which group privacy meets delta; None for 0 or if unknown.
+        """Return an epsilon just below the least one at which group privacy meets delta.
 
-        A good start is necessary: the factor of group privacy increases with epsilon, so that delta is not met at much
-        larger epsilons, and a search with long steps would fail.
+        The result is None if this epsilon is 0 or unknown. The search needs a good start: the factor of group privacy
+        increases with epsilon, so delta is not met at much larger epsilons, and a search with long steps would fail.
         """
         eps = 0.0
         with suppress(PrecisionError):
@@ -364,8 +430,8 @@ class _GroupCurve:
         return LazyEnclosure(lambda: ends.lower, upper)
 
     def _may_be_less(self, upper: float, log_delta: float) -> bool:
-        """Return whether group privacy meets delta at the epsilon ``upper``, or may meet it below."""
-        # Smaller log deltas of one record take longer, so they are not evaluated if the group has its own epsilon.
+        """Return whether group privacy may have a smaller epsilon than ``upper`` (nats)."""
+        # Smaller log deltas of one record take longer to compute. The group has an epsilon without them.
         deepest = -150.0 if hasattr(self.single, "log_delta_unless") else -math.inf
         if log_delta - _log_factor(upper, self.size).upper >= deepest:
             return self.converted.log_delta(upper).upper <= log_delta
@@ -377,7 +443,7 @@ class _GroupCurve:
 
 
 def _log_factor(eps: float, size: int) -> Enclosure:
-    """Return an enclosure of ``ln sum_(j < k) e^(j eps/k)``."""
+    """Return an enclosure of ``ln sum_(j < k) e^(j eps/k)``, the factor of group privacy."""
     if eps < 1e-6:
         return Enclosure(math.log(size), math.log(size) + eps + 1e-14)
     # (e^eps - 1) / (e^(eps/k) - 1)

@@ -1,19 +1,21 @@
 """Bound the privacy curve of a run by the moments of its loss, also at extremely small deltas (C23, "Moments").
 
-For one release in one direction let ``W = dP/dQ`` and ``E(t) = delta(t) - max(0, 1 - t)``, the excess. From
-``u^theta = theta (theta + 1) int_0^inf t^(theta - 1) (1 - t/u)_+ dt`` its moment is, for every ``theta > 0``,
+For one release in one direction let ``W = dP/dQ`` be the likelihood ratio, and ``E(t) = delta(t) - max(0, 1 - t)`` the
+excess at ``t = e^eps``. From ``u^theta = theta (theta + 1) int_0^inf t^(theta - 1) (1 - t/u)_+ dt`` its moment of order
+``theta`` is, for every ``theta > 0``,
 
     M(theta) = E_P W^theta = 1 + theta (theta + 1) int_0^inf t^(theta - 1) E(t) dt.
 
-All terms are positive, so an upper bound of ``E`` gives an upper bound of ``M``. The excess is evaluated at knots, and
-between them it is bounded by its chord in ``t``. The mass beyond the last knot counts as ``P``-mass ``m`` at infinity,
-where ``m`` is the value of ``E`` at that knot. Moments of releases multiply, and by Chernoff's bound (as in
+The integrand is positive, so an upper bound of ``E`` gives an upper bound of ``M``. The excess is evaluated at knots.
+Between two knots it is bounded by its chord in ``t``. The mass beyond the last knot counts as infinite loss, with the
+``P``-mass ``m`` equal to the value of ``E`` at the last knot. Phase ``i`` of a run has ``T_i`` releases with the
+moments ``M_i`` and the masses ``m_i``. Moments of releases multiply, and by Chernoff's bound (as in
 :meth:`privproj.composition.fourier.FourierComposition.log_chernoff_bound`)
 
     delta(eps) <= e^(sum T_i ln M_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta)) + sum T_i m_i.
 
-Every ``theta`` is sound. All ``theta`` are taken from a fixed geometric grid. So ``log_delta`` and ``epsilon`` are read
-from one envelope of lines, and are inverses of each other (C24).
+Every ``theta`` gives a valid bound. All ``theta`` are taken from a fixed geometric grid, so that ``log_delta`` and
+``epsilon`` are exact inverses of each other (C24): both minimize over the same set of bounds.
 """
 
 import math
@@ -32,32 +34,40 @@ from privproj.run import Run
 
 ORDERS_SPACING = 0.01  # soundness: spacing of ln theta on the grid of orders; it must not change between queries
 ORDERS_RANGE = (-3000, 3000)  # first and last index of the grid of orders, from 1e-13 to 1e13
-# soundness: relative error of M - 1: sums of at most 1e4 terms of fifty roundings, some after a cancellation of 1e3.
-# Errors proportional to an exponent are added to it.
+# soundness: relative error of M - 1, a sum of at most 1e4 terms of fifty roundings each, some after a cancellation of
+# 1e3. Errors proportional to an exponent are added separately.
 MOMENT_RELATIVE_ERROR = 1e-9
-LEAST_RELATIVE_GAP = 1e-6  # soundness: least distance of two knots relative to the loss, which is then right to 1e-9
+LEAST_RELATIVE_GAP = 1e-6  # soundness: least distance of two knots over the loss; it is then accurate to 1e-9
 OUTWARD = 1.0 + 1e-12  # soundness: moves losses away from 0 by more than the rounding of e^(eps + ln q), 1e3 units
-SERIES_BELOW = 0.5  # soundness: below, the weights of a chord are series of 12 terms, right to 1e-15
+SERIES_BELOW = 0.5  # soundness: weights of a chord below this are series of 12 terms, accurate to 1e-15
 
 
 @dataclass(frozen=True)
 class _Excess:
-    """Upper bounds of the excess of one release in one direction, at increasing losses (nats) of both signs."""
+    """Upper bounds of the excess of one release in one direction.
+
+    The excess is ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The losses are in nats, of both signs, and
+    increase.
+    """
 
     losses: Array
-    logs: Array  # ``ln E`` there, increasing up to the loss 0 and decreasing from it on
+    logs: Array  # upper bounds of ``ln E`` at these losses, increasing up to the loss 0 and decreasing beyond it
 
     def mirrored(self) -> "_Excess":
-        """Return the excess of the other direction: ``E(1/t) = E(t) / t`` (C1)."""
+        """Return the excess of the other direction (add or remove).
+
+        It is ``E'(1/t) = E(t) / t``, where ``E`` is the excess of this direction (C1).
+        """
         # ln E'(t) at the loss x is x + ln E at the loss -x; x is off by a few roundings.
         logs = (self.logs - self.losses) + 4.0 * UNIT_ROUNDING * (np.abs(self.losses) + np.abs(self.logs))
         return _Excess(-self.losses[::-1], logs[::-1])
 
     @staticmethod
     def of(losses: Array, logs: Array) -> "_Excess":
-        """Return bounds that are monotone on both sides of 0, as the excess is, without knots that are nearly equal.
+        """Return bounds made monotone on both sides of 0, without nearly equal knots.
 
-        Chords between any knots are sound. The width of a very short chord would lose all its digits.
+        The exact excess is monotone on both sides of 0. Chords between any knots are valid, but the width of a very
+        short chord would lose all its digits.
         """
         distinct = np.concatenate([[True], np.diff(losses) > LEAST_RELATIVE_GAP * np.abs(losses[1:])])
         losses, logs = losses[distinct], logs[distinct]
@@ -66,7 +76,10 @@ class _Excess:
         return _Excess(losses, np.concatenate([left[:-1], right]))
 
     def log_moment(self, theta: float) -> float:
-        """Return an upper bound of ``ln M(theta)`` of the finite part."""
+        """Return an upper bound of ``ln M(theta)``, the log moment of the finite losses.
+
+        ``M(theta)`` is the mean of ``e^(theta loss)``.
+        """
         x, logs = self.losses, self.logs
         gap, right = np.diff(x), x[1:] > 0.0
         # The chord in t from a to b is E_a (1 - s) + E_b s, s = expm1(x - a) / expm1(b - a). With r = (x - a) / (b - a)
@@ -91,7 +104,10 @@ class _Excess:
 
 
 def _chord_weights(y: Array) -> tuple[Array, Array]:
-    """Return ``(ln A, ln B)`` of ``A = int_0^1 e^(y r) (1 - r) dr`` and ``B = int_0^1 e^(y r) r dr``."""
+    """Return ``ln A`` and ``ln B``, the logs of two integrals over a chord.
+
+    ``A = int_0^1 e^(y r) (1 - r) dr`` and ``B = int_0^1 e^(y r) r dr``.
+    """
     # A = (e^y - 1 - y) / y^2 = sum_k y^k / (k + 2)!,  B = (e^y (y - 1) + 1) / y^2 = sum_k y^k (k + 1) / (k + 2)!
     small, large = np.minimum(y, SERIES_BELOW), np.maximum(y, SERIES_BELOW)
     series = [1.0 / math.factorial(k + 2) for k in range(12)]
@@ -106,12 +122,12 @@ def _chord_weights(y: Array) -> tuple[Array, Array]:
 class MomentCurve:
     """The privacy curve of a run by bounds on the moments of its losses (C23).
 
-    It is as sound as the profiles of the phases.
+    It is valid if the profiles of the phases are.
 
     Args:
         phases: The profile of one release of each phase, and its run.
-        log_least: The log of the delta at which tails are truncated; any value is sound.
-        spacing: The relative distance of the knots; any value is sound.
+        log_least: The log of the delta at which tails are truncated. Any value gives a valid bound.
+        spacing: The distance of the knots relative to the default. Any value gives a valid bound.
     """
 
     def __init__(self, phases: list[tuple[PrivacyProfile, Run]], log_least: float, spacing: float = 1.0) -> None:
@@ -125,7 +141,12 @@ class MomentCurve:
         self.infinite = [max(direction) + math.log(len(direction)) + 1e-12 for direction in tails]
 
     def _log_moment(self, direction: int, index: int) -> float:
-        """Return ``sum T_i ln M_i(theta)`` of a direction at an index of the grid of orders, rounded up."""
+        """Return the log moment of the loss of the run in one direction, rounded up.
+
+        Args:
+            direction: An index of :attr:`directions`.
+            index: The index of the order ``theta`` on the grid of orders.
+        """
         theta = math.exp(index * ORDERS_SPACING)
         parts = [t * excess.log_moment(theta) for excess, t in zip(self.directions[direction], self.steps, strict=True)]
         return math.fsum(parts) * (1.0 + 1e-14)
@@ -145,7 +166,10 @@ class MomentCurve:
         return max(map(bound, range(len(self.directions))))
 
     def epsilon_above(self, log_delta: float) -> float:
-        """Return an upper bound of ``eps(delta)`` in nats, ``inf`` if the masses at infinity alone exceed delta."""
+        """Return an upper bound of ``eps(delta)`` in nats.
+
+        The result is ``inf`` if the mass of infinite losses alone exceeds delta.
+        """
         return max(self._epsilon(direction, log_delta) for direction in range(len(self.directions)))
 
     def _epsilon(self, direction: int, log_delta: float) -> float:
@@ -166,12 +190,24 @@ class MomentCurve:
 
 
 def _cost(theta: float) -> float:
-    """Return ``ln(1 + theta) + theta ln(1 + 1/theta)``, the gap of the log Chernoff bounds of a tail and of delta."""
+    """Return ``ln(1 + theta) + theta ln(1 + 1/theta)``.
+
+    The log Chernoff bound of delta at the order ``theta`` is smaller than that of a tail probability by this amount.
+    """
     return math.log1p(theta) + theta * math.log1p(1.0 / theta)
 
 
 def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: float) -> _Excess:
-    """Return the excess of one sampled release in the remove direction, down to ``e^log_least``."""
+    """Return the excess of one sampled release in the remove direction.
+
+    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps``.
+
+    Args:
+        profile: The profile of the release.
+        run: The sampling of the batches.
+        log_least: The log excess down to which knots are placed.
+        spacing: The distance of the knots relative to the default.
+    """
     eps, right, left = _knots(profile, log_least - math.log(run.sampling_rate), spacing)
     q = run.sampling_rate
     # Sampling maps t to 1 + q (t - 1) and E to q E (C17), at t = e^eps on the right and e^-eps on the left: losses are
@@ -192,7 +228,10 @@ def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: flo
 
 
 def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[Array, Array, Array]:
-    """Return epsilons from 0 on, and ``ln E`` at these losses and at their negatives."""
+    """Return epsilons from 0 on (the knots), and ``ln E`` at these and at their negatives.
+
+    The release is not sampled.
+    """
     start = min(0.05 * math.exp(profile.log_delta(0.0).upper), 1.0)
     last = max(4.0 * start, 1e-3)
     # 1e15: largest epsilon, in nats, at which a profile is evaluated
@@ -202,8 +241,8 @@ def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[A
     logs = np.minimum.accumulate(np.array([profile.log_delta(float(e)).upper for e in rough]))
     far = int(np.argmax(logs <= log_least)) if logs[-1] <= log_least else len(logs) - 1
     rough, fall = rough[: far + 1], -np.diff(logs[: far + 1])
-    # Every chord should add a small share of the moment. The spacing of the knots is at most a quarter of the length in
-    # which the excess decreases by a factor e, and more for each nat by which the excess is below 1.
+    # The spacing of the knots is at most a quarter of the length over which the excess decreases by a factor e. It is
+    # larger where the excess is tiny.
     decay = 0.25 + 1.0 / 600.0 * -logs[1 : far + 1]
     # 0.05: spacing of the knots as a share of epsilon
     wanted = np.maximum(np.diff(np.log(np.maximum(rough, 0.5 * start))) / 0.05, fall / decay)
@@ -221,7 +260,10 @@ def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[A
 
 
 def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
-    """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0``, from the table if it is accurate there."""
+    """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0`` (nats).
+
+    They come from the table of the profile where it is accurate, and from single evaluations elsewhere.
+    """
     lower, upper = np.full((2, len(eps)), -math.inf)
     if profile.table is not None:
         with np.errstate(divide="ignore"):

@@ -1,39 +1,41 @@
-"""Compose runs whose losses have many scales, by repeated squaring with an adaptive grid for every product.
+"""Compose runs by repeated squaring, with an adaptive grid for the losses of every product.
 
-If a batch is sampled at a tiny rate, the loss of a step is usually about as small as the rate, and very rarely ten
-orders of magnitude larger. No uniform grid resolves both. In this module a distribution has a few hundred atoms, at the
-losses where they are needed. Claim C23 proves the method.
+The method is for runs whose losses differ by orders of magnitude. If batches are sampled at a tiny rate, the loss of a
+step is usually about as small as the rate, and very rarely ten orders of magnitude larger. No uniform grid resolves
+both. In this module a distribution has a few hundred atoms, at the losses where they are needed. Claim C23 proves the
+method.
 
-**A distribution** is a pair as in :mod:`privproj.composition.dominating_pairs`: ``P``-masses ``p_j`` at losses ``x_j``
-(``Q``-masses ``q_j = p_j e^-x_j``), ``P``-mass ``m`` at ``+inf`` and ``Q``-mass ``m_q`` at ``-inf``. Its profile in
-``t = e^eps >= 0`` is ``D(t) = m + sum_j p_j max(0, 1 - t e^-x_j)``. The profile of the add direction is
+**A distribution** is a pair of measures as in :mod:`privproj.composition.dominating_pairs`: ``P`` has masses ``p_j`` at
+the losses ``x_j`` and a mass ``m`` at ``+inf``. ``Q`` has masses ``q_j = p_j e^-x_j`` and a mass ``m_q`` at ``-inf``.
+Its profile in ``t = e^eps >= 0`` is ``D(t) = m + sum_j p_j max(0, 1 - t e^-x_j)``. The profile of the add direction is
 ``m_q + sum_j q_j max(0, 1 - t e^x_j)``.
 
-**Product.** The composition of two releases has atoms ``p_i p_j`` at ``x_i + x_j``. Each is moved to a grid, in one of
-these ways:
+**Product.** The composition of two releases has the atoms ``p_i p_j`` at ``x_i + x_j``. Each atom ``p`` at ``x`` is
+moved to a grid, in one of these ways:
 
-* (i) Between neighbors ``a <= x <= b`` it is split so that its ``P``- and its ``Q``-mass both stay:
-  ``p_a = p expm1(b - x) / expm1(b - a)`` and ``p_b = p expm1(a - x) / expm1(a - b)``.
-* (ii) Above the last point ``a`` it leaves ``p e^(a - x)`` there and the rest of its ``P``-mass at ``+inf``.
-* (iii) Below the first point ``b`` it moves there and leaves ``p (e^-x - e^-b)`` of its ``Q``-mass at ``-inf``.
-* (iv) An atom that is negligible, or whose loss is too large, becomes ``P``-mass at ``+inf`` and ``Q``-mass at
-  ``-inf``.
+* (i) If it is between two neighboring grid points ``a <= x <= b``, it is split so that its ``P``-mass and its
+  ``Q``-mass do not change: ``p_a = p expm1(b - x) / expm1(b - a)`` and ``p_b = p expm1(a - x) / expm1(a - b)``.
+* (ii) If it is above the last grid point ``a``, the mass ``p e^(a - x)`` is moved to ``a``, and the rest of its
+  ``P``-mass to ``+inf``.
+* (iii) If it is below the first grid point ``b``, its ``P``-mass is moved to ``b``, and the rest
+  ``p (e^-x - e^-b)`` of its ``Q``-mass to ``-inf``.
+* (iv) If it is negligible or its loss is too large, its ``P``-mass is moved to ``+inf`` and its ``Q``-mass to ``-inf``.
 
-Each atom is the sum of its parts, and ``(P, Q) -> sum (P - t Q)_+`` is subadditive. So ``D`` only increases, for every
-``t`` and in both directions. A product increases with its factors (C2). So for every grid the result dominates the
-composition of the releases. :func:`_choose_grid` places more points where a split would increase ``D`` much. No proof
-depends on it.
+Each atom is the sum of its parts, and ``(P, Q) -> sum (P - t Q)_+`` is subadditive. So ``D`` can only increase, for
+every ``t`` and in both directions. The profile of a product increases with its factors (C2). So on every grid the
+result dominates the composition of the releases. :func:`_choose_grid` places more points where a split would increase
+``D`` much; the grid affects the accuracy only.
 
-**Below** (v). All atoms between two neighbors become one, with the sum of their ``P``- and of their ``Q``-masses, at
-``x' = -ln(sum Q / sum P)``. It is moved down by its rounding, which only adds to ``Q``. Atoms beyond the last point
-join the last group. Atoms below the first point and negligible atoms are dropped. By the same subadditivity ``D`` only
-decreases. This is done for the remove direction only. Delta is the maximum of both directions, so the result is a lower
-bound.
+**Lower bounds** (v). All atoms between two neighboring grid points are merged into one, with the sum of their
+``P``-masses and the sum of their ``Q``-masses, at ``x' = -ln(sum Q / sum P)``. Its loss is decreased by its rounding
+error, which only increases ``Q``. Atoms above the last point join the last group. Atoms below the first point and
+negligible atoms are dropped. By the same subadditivity ``D`` can only decrease. Lower bounds are computed in the remove
+direction only: delta is the maximum of both directions, so the result is a lower bound of delta.
 
-**Rounding** (vi). All losses are multiples of a power of two, ``unit``, and below ``2^52`` of them, so that sums and
-differences are exact. Masses are sums of positive terms. If each is right to a factor ``e^r``, so is ``D``, and in a
-product the ``r`` of both factors add up. ``growth`` is this ``r``, and a computed delta is multiplied by ``e^growth``
-or ``e^-growth``.
+**Rounding** (vi). All losses are integer multiples of ``unit``, a power of two, and less than ``2^52`` units. So their
+sums and differences are exact. Masses are sums of positive terms. If each mass is accurate to a factor ``e^r``, so is
+``D``, and in a product the ``r`` of both factors add up. ``growth`` is this ``r``. A computed delta is multiplied by
+``e^growth`` for an upper bound, or by ``e^-growth`` for a lower bound.
 """
 
 import math
@@ -62,33 +64,33 @@ from privproj.numerics.root_finding import find_crossing
 
 CUT_MASS = 1e-38  # mass beyond each end of the grid of a product, counted by (ii) and (iii)
 NEGLIGIBLE_MASS = 1e-46  # atoms of a product below this in both masses are not placed, counted by (iv)
-LARGEST_REACH = 350.0  # soundness: nats, losses of a run stay below; e^-loss is then far from under- and overflow
-FARTHEST_LOSS = 0.49 * LARGEST_REACH  # nats, losses beyond count as infinite if a product would exceed LARGEST_REACH
-LEAST_PLACED_MASS = 1e-290  # soundness: least P-mass of a placed atom, above all numbers that lost digits to underflow
-# soundness: mass added to either infinite part for underflow. 1e-308 of an atom, times e^350, times 1e7 atoms is below
-# 1e-148.
+LARGEST_REACH = 350.0  # soundness: nats, limit of the absolute losses of a run; e^-loss is then far from overflow
+FARTHEST_LOSS = 0.49 * LARGEST_REACH  # nats; a larger loss counts as infinite if a product would exceed LARGEST_REACH
+LEAST_PLACED_MASS = 1e-290  # soundness: least P-mass of an atom on a grid; smaller ones may have lost digits
+# soundness: mass added to m and to m_q for underflow: 1e-308 for each of 1e7 atoms, times e^350, is below 1e-148.
 UNDERFLOWN_MASS = 1e-130
 LOSS_BITS = 51  # soundness: losses are at most 2 to this power of units, so that a sum of two is exact
 # soundness: units of rounding of one placed mass. Two expm1 of at most 4 units each and five operations need 13.
 SPLIT_ROUNDINGS = 40.0
-INFINITE_PART_MARGIN = 1.0 + 1e-9  # soundness: margin of sums of infinite parts, which have at most 1e7 positive terms
-LEAST_PILOT_MASS = 1e-250  # least divisor of a mean in the estimate from which grids are chosen
+INFINITE_PART_MARGIN = 1.0 + 1e-9  # soundness: margin of m and m_q, which are sums of at most 1e7 positive terms
+LEAST_PILOT_MASS = 1e-250  # least divisor of a mean in the rough product that determines a grid
 GRID_RELATIVE_ERROR = 0.0005  # approximate relative error of delta that all grids of a run may cause together
 MOST_ATOM_PRODUCTS = 8e6  # approximate number of atoms of all products of a run together
 GRID_POINT_LIMITS = (600, 1600)  # least and largest number of points of one grid
 ROUGH_EXCESS = 1e-13  # excess of a whole run below which grids may be coarser
-PILOT_ATOMS = 160  # atoms of each factor in the estimate from which a grid is chosen
-KNOT_LOSS_SHARE = 0.02  # largest spacing of the first knots as a share of the loss
+PILOT_ATOMS = 160  # atoms of each factor in the rough product that determines a grid
+KNOT_LOSS_SHARE = 0.02  # largest spacing of the knots of one release, relative to the loss
 
 
 @dataclass(frozen=True)
 class LossPmf:
-    """Two measures ``P`` and ``Q`` with atoms at arbitrary losses (C23).
+    """Two measures ``P`` and ``Q`` with atoms at arbitrary privacy losses (C23).
 
-    The code that builds a pair guarantees that it dominates a release, or that the release dominates the pair.
+    In the remove direction ``P`` is for the dataset with the record, and ``Q`` for the dataset without it. The code
+    that builds a pair guarantees that it dominates a release, or that the release dominates it.
     """
 
-    # losses ``x_j`` in nats, multiples of ``unit``; in increasing order, except in a product not yet on a grid
+    # losses ``x_j`` in nats, multiples of ``unit``; increasing, except in a product that is not yet on a grid
     losses: FloatArray
 
     masses: FloatArray  # the ``P``-masses ``p_j`` at these losses
@@ -97,22 +99,25 @@ class LossPmf:
 
     infinity_mass_q: float  # ``Q``-mass at the loss ``-inf``
 
-    unit: float  # power of two, in nats, that every loss is a multiple of
+    unit: float  # a power of two, in nats; every loss is an integer multiple of it
 
-    growth: float = 0.0  # all masses are right to a factor ``e^growth`` (module docstring, (vi))
+    growth: float = 0.0  # each mass is accurate to a factor ``e^growth`` (module docstring, (vi))
 
     @cached_property
     def others(self) -> FloatArray:
-        """The ``Q``-masses ``p_j e^-x_j`` at the same losses."""
+        """The ``Q``-masses at the losses: ``e^-loss`` times the ``P``-masses."""
         return self.masses * np.exp(-self.losses)
 
     @property
     def reach(self) -> float:
-        """The largest absolute loss in nats, and at least one unit."""
+        """The largest absolute loss in nats, at least one unit."""
         return float(max(-self.losses[0], self.losses[-1], self.unit))
 
     def mirrored(self) -> "LossPmf":
-        """Return the pair ``(Q, P)``: the add direction of this remove direction."""
+        """Return the pair with ``P`` and ``Q`` exchanged.
+
+        If this pair is for the remove direction, the result is for the add direction.
+        """
         growth = self.growth + 8.0 * UNIT_ROUNDING
         return LossPmf(
             -self.losses[::-1], self.others[::-1], self.infinity_mass_q, self.infinity_mass, self.unit, growth
@@ -120,7 +125,14 @@ class LossPmf:
 
 
 class ComposedPmf:
-    """The profile of a composed distribution, raised (``above``) or lowered by its rounding (C23, "Rounding")."""
+    """The privacy profile of a composed distribution, as an upper or a lower bound.
+
+    Rounding errors are included (C23, "Rounding").
+
+    Args:
+        pmf: The composed distribution.
+        above: True for an upper bound, False for a lower bound.
+    """
 
     def __init__(self, pmf: LossPmf, *, above: bool = True) -> None:
         self.pmf = pmf
@@ -129,7 +141,10 @@ class ComposedPmf:
         self.infinity_mass = pmf.infinity_mass * self.factor
 
     def delta(self, eps: float) -> DeltaValue:
-        """Return the finite part of delta at ``eps`` (nats); it includes its rounding error, so its ``error`` is 0."""
+        """Return the finite part of delta at ``eps`` (nats).
+
+        The value includes its rounding error, so the ``error`` of the result is 0.
+        """
         # sum_(x_j > eps) p_j (1 - e^(eps - x_j))
         first = int(np.searchsorted(self.pmf.losses, eps, side="right"))
         masses, gap = self.pmf.masses[first:], eps - self.pmf.losses[first:]
@@ -137,17 +152,20 @@ class ComposedPmf:
         return DeltaValue(value, 0.0, -float(np.sum(masses * np.exp(gap))))
 
     def log_chernoff_bound(self, eps: float) -> float:
-        """Return ``ln delta(eps)`` with its infinite part, because the exact sum is as cheap as a Chernoff bound."""
+        """Return ``ln delta(eps)`` with the mass of infinite losses; ``eps`` is in nats.
+
+        The exact sum takes no longer than a Chernoff bound.
+        """
         return math.log(max(self.delta(eps).value + self.infinity_mass, SMALLEST_UPPER_BOUND))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
-        """Return an end of the inverse ``eps(delta)`` in nats.
+        """Return an upper or lower bound of ``eps(delta)`` in nats.
 
         Args:
             delta: A probability above 0.
             above: If True, return approximately the least ``eps >= 0`` at which the curve is at most ``delta``.
                 Otherwise return approximately the largest ``eps`` at which the curve is larger, or 0.
-            near: Where the search starts, in nats (None: at the largest loss).
+            near: The start of the search in nats (None: the largest loss).
         """
         limit = math.log(delta) + (-1e-12 if above else 1e-12)
         if self.log_chernoff_bound(0.0) <= limit:
@@ -161,9 +179,10 @@ class ComposedPmf:
 
 
 def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
-    """Return bounds of the excess of one sampled release at knots of all scales, as sound as its profile (C18).
+    """Return bounds of the excess of one sampled release, at small and large losses (C18).
 
-    The distance of the knots is a share of the loss, or of the length over which the excess falls by a factor of e.
+    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The bounds are valid if the profile of the release is.
+    The distance of two knots is a share of the loss, or of the length over which the excess falls by a factor e.
     """
     unit = _unit_for(max(-step.losses[0], step.losses[-1]))
     losses, log_excess = step.losses, step.log_excess
@@ -180,7 +199,7 @@ def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
     if step.needs_both_directions:
-        # The first knot lies just beyond the end of the support, so that no mass is lost there.
+        # The first knot is just below the smallest loss of the support, so that no mass is lost there.
         at[0] = (1.0 + 1e-12) * losses[0] - unit
     at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
     knots = distinct_cells(np.append(np.rint(at / unit), 0.0).astype(np.int64))
@@ -188,9 +207,11 @@ def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
 
 
 def pmf_from_pair(pair: DominatingPair, sign: float) -> LossPmf:
-    """Return a dominating (``sign = 1``) or dominated pair (-1) as a distribution.
+    """Return a pair on a uniform grid as a distribution with atoms.
 
-    The absolute error of its cell 0 is added or subtracted.
+    Args:
+        pair: A dominating or a dominated pair.
+        sign: 1 if the pair dominates, -1 if it is dominated: the absolute error of its cell 0 is added or subtracted.
     """
     masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
     positive = masses > 0.0
@@ -199,16 +220,19 @@ def pmf_from_pair(pair: DominatingPair, sign: float) -> LossPmf:
 
 
 def _unit_for(reach: float) -> float:
-    """Return the smallest power of two, in nats, such that losses up to ``reach`` are at most ``2^LOSS_BITS`` of it."""
+    """Return the smallest valid unit (a power of two, in nats) for losses up to ``reach``.
+
+    The losses are at most ``2^LOSS_BITS`` units.
+    """
     return 2.0 ** (math.ceil(math.log2(reach)) - LOSS_BITS)
 
 
-# --- the grid: any is sound -------------------------------------------------------------------------
+# --- the grid: every grid gives valid bounds --------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _GridTolerance:
-    """The accuracy that a grid should have. Any values are sound."""
+    """The accuracy that a grid should have; bounds are valid for any values."""
 
     error: float  # approximate relative error of the excess that the grid may cause
 
@@ -216,19 +240,19 @@ class _GridTolerance:
 
     most: int  # largest number of points
 
-    tail_scale: float = 1.0  # factor of the masses that are truncated and neglected; below 1 for small deltas
+    tail_scale: float = 1.0  # factor of the masses that count as negligible; below 1 for small deltas
 
 
 def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> FloatArray:
-    """Return grid points in nats for the product of two distributions; every grid is sound.
+    """Return grid points in nats for the product of two distributions.
 
-    Candidates divide the losses into intervals, and each interval gets about ``sqrt(p h / (8 E error))`` points. ``h``
-    is its length, ``p`` its mass and ``E`` the excess there, all from a pilot estimate of the product with few atoms.
-    The reason is that a split to points at a distance ``s`` adds about ``(p / h) s^2 / 8`` to the excess, which should
-    be ``error E``.
+    Every grid gives valid bounds. Candidate points divide the losses into intervals. An interval of length ``h`` with
+    the mass ``p`` and the excess ``E`` gets about ``sqrt(p h / (8 E error))`` points. ``p`` and ``E`` are estimates
+    from a rough product with few atoms. The reason is that a split to points at a distance ``s`` adds about
+    ``(p / h) s^2 / 8`` to the excess, which should be ``error E``.
 
     Raises:
-        GridSizeError: Losses are too large.
+        GridSizeError: The losses are too large.
     """
 
     # At most PILOT_ATOMS groups of neighboring atoms: their mean loss, mass, least loss and largest loss.
@@ -239,7 +263,7 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
         first, last = pmf.losses[starts], pmf.losses[np.append(starts[1:], count) - 1]
         return np.clip(np.add.reduceat(pmf.masses * pmf.losses, starts) / group, first, last), group, first, last
 
-    # The product of the groups. About the mass CUT_MASS lies below low, and as much above high.
+    # The product of the groups. About the Q-mass CUT_MASS is below low, and about the P-mass CUT_MASS is above high.
     ours = group_atoms(one)
     theirs = ours if one is two else group_atoms(two)
     mass = np.outer(ours[1], theirs[1]).ravel()
@@ -255,7 +279,7 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
     if low == high:
         return np.array([low])
 
-    # Candidates: losses at every scale, and more about the means under P and under Q.
+    # Candidates: losses of every order of magnitude, and more near the means under P and under Q.
     about: list[tuple[float, float]] = []
     for weights in (mass, mass * np.exp(-losses)):
         total = float(np.sum(weights))
@@ -270,7 +294,7 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
     points = np.concatenate([[low], points[(points > low) & (points < high)], [high]])
 
     masses = np.bincount(np.searchsorted(0.5 * (points[1:] + points[:-1]), losses), mass, len(points))
-    # The estimate has few atoms. An interval between two of them is not empty.
+    # The rough product has few atoms. An interval between two of them is not empty, so it gets a part of their mass.
     masses = np.maximum(masses, 0.25 * np.convolve(masses, np.ones(5))[2 : 2 + len(masses)])
     gap = np.clip(points[:, None] - points[None, :], -LARGEST_REACH, LARGEST_REACH)
     right = points >= 0.0
@@ -304,7 +328,7 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
         GridSizeError: Losses reach :data:`LARGEST_REACH`.
     """
     if len(one.losses) and len(two.losses) and one.reach + two.reach >= LARGEST_REACH:
-        # A square remains a square.
+        # If both factors are the same object, they remain so: squares are cheaper.
         nearer = _without_far_atoms(one, below=below)
         one, two = nearer, nearer if one is two else _without_far_atoms(two, below=below)
     if not len(one.losses) or not len(two.losses):
@@ -320,7 +344,10 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
 
 
 def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
-    """Return the distribution with atoms beyond :data:`FARTHEST_LOSS` at infinity (iv) or, if ``below``, removed."""
+    """Return the distribution without atoms beyond :data:`FARTHEST_LOSS`.
+
+    Their masses are moved to infinite losses, as in (iv) of the module docstring, or dropped if ``below``.
+    """
     far = pmf.losses > FARTHEST_LOSS
     m, m_q = (0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (pmf.masses, pmf.others))
     m, m_q = pmf.infinity_mass + m, pmf.infinity_mass_q + m_q
@@ -328,7 +355,10 @@ def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
 
 
 def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
-    """Return the points and 0, rounded to distinct multiples of the unit (nats); the ends are rounded outward."""
+    """Return the points and 0, rounded to distinct multiples of the unit (nats).
+
+    The first point is rounded down, and the last one up.
+    """
     cells = np.rint(points / unit)
     cells[0], cells[-1] = math.floor(points[0] / unit), math.ceil(points[-1] / unit)
     return distinct_cells(np.append(cells, 0.0).astype(np.int64)) * unit
@@ -337,14 +367,26 @@ def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
 def _fit_to_unit(
     pmf: LossPmf, unit: float, tolerance: _GridTolerance, move: Callable[[LossPmf, FloatArray, float], LossPmf]
 ) -> LossPmf:
-    """Return the distribution, moved to a coarser unit if its own is too fine for exact sums (C23, "Rounding")."""
+    """Return the distribution, moved to a coarser unit if its own unit is too fine.
+
+    Sums of losses would not be exact otherwise (C23, "Rounding").
+
+    Args:
+        pmf: The distribution.
+        unit: The unit of the sum, a power of two in nats.
+        tolerance: The accuracy of the grid to which atoms are moved.
+        move: :func:`split_atoms` or :func:`merge_atoms`.
+    """
     if pmf.unit * 2.0 ** (52 - LOSS_BITS) >= unit or pmf is IDENTITY_PMF:
         return pmf
     return move(pmf, _round_to_unit(_choose_grid(pmf, IDENTITY_PMF, tolerance), unit), unit)
 
 
 def _product_atoms(one: LossPmf, two: LossPmf, tail_scale: float, *, below: bool) -> LossPmf:
-    """Return the unsorted atoms of the product; lower bounds have no infinite parts (C23)."""
+    """Return the unsorted atoms of the product, not yet on a grid.
+
+    Negligible atoms are moved to infinite losses or, if ``below``, dropped (C23).
+    """
     if one is two:
         i, j = np.triu_indices(len(one.losses))
         times = np.where(i == j, 1.0, 2.0)
@@ -366,7 +408,9 @@ def _product_atoms(one: LossPmf, two: LossPmf, tail_scale: float, *, below: bool
 
 
 def split_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
-    """Return a distribution on the points that dominates ``pmf``; atoms are split (C23, "Splitting").
+    """Return a distribution on the points that dominates ``pmf``.
+
+    Atoms are split by (i) to (iii) of the module docstring (C23, "Splitting").
 
     Args:
         pmf: The distribution; its atoms may be unsorted.
@@ -401,7 +445,7 @@ def split_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
 def merge_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
     """Return a distribution that ``pmf`` dominates in the remove direction (C23).
 
-    The atoms between two points are merged. Atoms below the first point are dropped.
+    Atoms between two points are merged, and atoms below the first point are dropped.
 
     Args:
         pmf: The distribution; its atoms may be unsorted.
@@ -422,7 +466,7 @@ def merge_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
     return LossPmf(places, masses[positive], 0.0, 0.0, unit, pmf.growth + error)
 
 
-# soundness: the distribution of no release, all mass at loss 0, exactly, with a unit finer than every other
+# soundness: the exact distribution of no release: all mass is at loss 0, with a unit finer than every other unit
 IDENTITY_PMF = LossPmf(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
 
 
@@ -431,7 +475,7 @@ def compose_pmfs(pmfs: list[tuple[LossPmf, int]], tail_scale: float = 1.0, *, be
 
     Args:
         pmfs: The distribution of one release of each phase, and its number of releases.
-        tail_scale: Factor of the masses that are truncated and neglected; below 1 for small deltas.
+        tail_scale: The factor of the masses that count as negligible; below 1 for small deltas.
         below: If True, return a distribution that the run dominates instead.
 
     Raises:

@@ -1,18 +1,19 @@
-"""Compose a run with its tails truncated at several levels, each for smaller deltas (C23, "Depths").
+"""Compose a run with its tails truncated at several levels, each for smaller deltas (C23, "Levels").
 
-A discretization grid is finite, and losses beyond it count as infinite. Delta is at least their mass, so one grid
-cannot serve all deltas. Therefore a run has several tail-truncation levels. The first level has the default grid and
-covers the deltas above the first of :data:`LEAST_LOGS`. Every other level truncates the tails far below the least delta
-that it covers. Its result is the smaller one of a composition on a grid and of the bound by moments
-(:mod:`privproj.composition.moments`), or the bound by moments alone if masses would underflow.
+A discretization grid is finite, and losses beyond it count as infinite. Delta is at least the mass of these losses, so
+one grid is not enough for all deltas. Therefore a run has several tail-truncation levels. The first level has the
+default grid and covers the deltas above the first of :data:`LEAST_LOGS`. Every other level truncates the tails at a
+mass far below the least delta that it covers. Its result is the smaller of a composition on a grid and the bound by
+moments (:mod:`privproj.composition.moments`). If masses would underflow on a grid, it is the bound by moments alone.
 
-Boundaries determine which level is used at an epsilon. ``b_k`` is the epsilon of level ``k`` at its least delta, and
-level ``k`` is used above ``b_(k-1)`` and up to ``b_k``. So ``epsilon`` and ``log_delta`` use the same level (C24).
+The epsilon of a query determines the level. ``b_k`` is the epsilon of level ``k`` at its least delta, and level ``k``
+is used for epsilons above ``b_(k-1)`` and up to ``b_k``. So ``epsilon`` and ``log_delta`` use the same level (C24).
 
-No result exceeds the simple bounds of a run (C23, "Simple bounds"):
+No result exceeds the two simple bounds of a run (C23, "Simple bounds"):
 
 * (i) *Ever sampled:* delta is at most ``1 - prod (1 - q_i)^T_i``, the probability that the record is in any batch.
-* (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares with ``sum T_i w_i = 1``.
+* (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares ``w_i`` with
+  ``sum T_i w_i = 1``.
 
 Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with the profile ``delta_i``.
 """
@@ -37,21 +38,23 @@ from privproj.run import Run
 
 # decimal log of the least delta of each level with a grid; the first level covers usual deltas
 LEAST_POWERS = (-15.5, -60, -120, -190)
-LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))  # nats, of every level
+# nats, ln of the least delta of every level
+LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))
 NATS_ABOVE_CUT = 10.0  # nats between the truncated mass and the least delta for which a grid is tried
-NATS_WITHIN = 1.0  # soundness: a delta this many nats above the least delta of a level certainly belongs to it
-CLOSE_ENOUGH = 1.002  # ratio of upper and lower ends at which a grid is accepted
-LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without result
+NATS_WITHIN = 1.0  # soundness: a delta this many nats above the least delta of a level certainly belongs to the level
+CLOSE_ENOUGH = 1.002  # a grid is accepted if the upper end is at most this many times the lower end of epsilon
+LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without a result
 LEAST_CAPPED_EPSILON = 1e-200  # nats, least epsilon of a search, and least epsilon from which shares are computed
 NOTHING_SO_SMALL = f"delta is below the probability of losses that are too large to compose. {REMEDY}"
+# descriptions of results without a grid: by the simple bound (i), or by moments
 NO_GRID_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but whether a record is drawn"}
 MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but moments of the loss"}
 
 
 class TailLevelsCurve:
-    """The privacy curve of a run from all tail-truncation levels, at most the simple bounds.
+    """The privacy curve of a run from all tail-truncation levels and both simple bounds.
 
-    It is as sound as the profiles of the phases (C18, C19, C23).
+    It is valid if the profiles of the phases are (C18, C19, C23).
 
     Args:
         first: The curve of the first level, or the exception if the losses of a step are too large for any grid.
@@ -87,11 +90,15 @@ class TailLevelsCurve:
 
     @cached_property
     def at_first_level(self) -> "TailLevelsCurve":
-        """The curve with the first level only."""
+        """The same curve without the other levels."""
         return TailLevelsCurve(self.first, self.phases, self.step, first_level_only=True)
 
     def _level(self, k: int) -> "GridCurve | _Level":
-        """Return the curve of a level; raises :class:`PrecisionError` if it is the first and has none."""
+        """Return the curve of level ``k``.
+
+        Raises:
+            PrecisionError: This is the first level, and it has no curve.
+        """
         if k == 0:
             if isinstance(self.first, PrecisionError):
                 raise self.first
@@ -107,7 +114,10 @@ class TailLevelsCurve:
         return _Level(k, phases, self.step, log_cut, self.first if k == 1 else None)
 
     def _boundary(self, k: int) -> float:
-        """Return ``b_k``, the epsilon of a level at its least delta; ``inf`` for the last level, or if unknown."""
+        """Return ``b_k``, the epsilon (nats) of level ``k`` at its least delta.
+
+        The result is ``inf`` for the last level, or if the epsilon is unknown.
+        """
         try:
             return self.level(k).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
         except PrecisionError:
@@ -119,14 +129,18 @@ class TailLevelsCurve:
         return LazyEnclosure(lambda: -math.inf if used is None else used.log_delta(eps).lower, upper)
 
     def log_delta_unless(self, eps: float, threshold: float) -> float:
-        """Return the upper end of :meth:`log_delta`, or any upper bound that is at most ``threshold``."""
+        """Return an upper bound of ``ln delta(eps)``, which may be loose below ``threshold``.
+
+        A result above ``threshold`` is the upper end of :meth:`log_delta`. A result of at most ``threshold`` may be any
+        upper bound.
+        """
         upper = most = rough = 0.0
         if isinstance(self.first, PrecisionError):
             # If losses are too large for a grid, the bound (i) is close to the exact value.
             if self.log_sampled == 0.0:
                 raise self.first
             return min(self.log_sampled, self.log_basic(eps))
-        # A delta far below the deltas of the first level may be loose.
+        # A delta of the first level may be loose if it is at most the threshold and the threshold is in this level.
         loose_from = threshold if threshold >= LEAST_LOGS[0] else -math.inf
         for k in range(len(LEAST_LOGS)):
             rough = self.guide.log_delta_above(eps) if k == 1 else rough
@@ -140,18 +154,24 @@ class TailLevelsCurve:
                 return upper
             if self.first_level_only or upper > LEAST_LOGS[k] + NATS_WITHIN or eps <= self.boundary(k):
                 break
-            # Later levels are used above the boundary of this one, where delta is at most its least delta.
+            # The next level is used for epsilons above the boundary of this level. There delta is at most the least
+            # delta of this level.
             most = LEAST_LOGS[k]
         # The least of the composed ln delta(eps), of (i) ever sampled and of (ii) basic composition.
         return upper if upper <= threshold else min(upper, self.log_sampled, self.log_basic(eps))
 
     @cached_property
     def guide(self) -> MomentCurve:
-        """A loose upper bound of delta at every epsilon, with knots ten times as far apart as by default."""
+        """A loose upper bound of delta at every epsilon, which determines the level.
+
+        Its knots are ten times as far apart as by default.
+        """
         return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], 10.0)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` in nats, the least of the composition and of both simple bounds.
+        """Return an enclosure of ``eps(delta)`` in nats.
+
+        The upper end is the least of the composition and of both simple bounds.
 
         Raises:
             PrecisionError: Neither the composition nor a simple bound has a result.
@@ -173,7 +193,7 @@ class TailLevelsCurve:
         return LazyEnclosure(lambda: composed.lower, upper) if upper else Enclosure(0.0, 0.0)
 
     def composed_epsilon(self, log_delta: float) -> Enclosure:
-        """Return the composed ``eps(delta)``.
+        """Return an enclosure of ``eps(delta)`` in nats by composition.
 
         Raises:
             PrecisionError: The mass of infinite losses exceeds delta.
@@ -191,8 +211,8 @@ class TailLevelsCurve:
             return LazyEnclosure(lambda: ends.lower, upper)
 
         def find_lower() -> float:
-            # Take the best lower end at this delta and at larger ones, whose epsilons are smaller. Rare large losses
-            # divide the distribution into clusters, and no tilt resolves two neighboring clusters.
+            # The epsilon at a larger delta is a lower bound too, so take the best of several. Rare large losses divide
+            # the distribution into clusters, and no tilt resolves two neighboring clusters.
             lower, last = ends.lower, len(LEAST_POWERS) - 1
             if log_delta < LEAST_LOGS[last]:
                 return max(lower, self.level(last).epsilon(LEAST_LOGS[last]).lower)
@@ -206,9 +226,9 @@ class TailLevelsCurve:
 
     @cached_property
     def shares(self) -> list[float]:
-        """Shares ``w_i`` of epsilon with ``sum T_i w_i = 1``, proportional to the epsilon of one release.
+        """Shares ``w_i`` of epsilon with ``sum T_i w_i = 1`` for basic composition.
 
-        Any shares are sound.
+        They are proportional to the epsilon of one release. Any shares give a valid bound.
         """
         if len(self.releases) == 1:
             return [1.0 / self.releases[0][1]]
@@ -222,7 +242,7 @@ class TailLevelsCurve:
         return [size / total for size in sizes]
 
     def log_basic(self, eps: float) -> float:
-        """Return the log of the bound (ii) by basic composition at ``eps`` (nats), rounded up (C23)."""
+        """Return ``ln delta`` by basic composition at ``eps`` (nats), rounded up (C23)."""
         # (ii) ln sum_i T_i delta_i(w_i eps)
         logs = [
             profile.log_delta(eps * share * (1.0 - 1e-15)).upper + math.log(steps)
@@ -234,9 +254,10 @@ class TailLevelsCurve:
 
 @dataclass(eq=False)
 class _Level:
-    """The curve of one tail-truncation level: the smaller of a composition on a grid and the bound by moments.
+    """The curve of one tail-truncation level.
 
-    Level 1 also evaluates the default grid of level 0, which may be tighter.
+    It is the smaller of a composition on a grid and the bound by moments. Level 1 also evaluates the default grid of
+    level 0, which may be tighter.
     """
 
     k: int
@@ -248,11 +269,11 @@ class _Level:
 
     @cached_property
     def grid(self) -> ComposedCurve | PrecisionError:
-        """The composition on the first grid that is tight at both ends of the level, or else on the tightest one.
+        """The composition on the first grid that is tight at both ends of the level.
 
-        If no grid has a result, it is the exception. If values of a profile are costly, it is the first grid, from
-        coarse to fine, that the next grid does not improve. The grid is the same for every query, so that ``epsilon``
-        and ``log_delta`` agree (C24).
+        If there is none, it is the composition on the tightest grid. If no grid has a result, it is the exception. If
+        evaluations of a profile are costly, grids are tried from coarse to fine, until the next grid improves little.
+        The grid is the same for every query, so that ``epsilon`` and ``log_delta`` agree (C24).
         """
         if self.k >= len(LEAST_POWERS):
             return PrecisionError(NOTHING_SO_SMALL)
@@ -282,11 +303,19 @@ class _Level:
 
     @cached_property
     def moments(self) -> MomentCurve:
-        """The bound by moments with the same truncation, and with fewer knots if values of a profile are costly."""
+        """The bound by moments with the tails of this level.
+
+        It has fewer knots if evaluations of a profile are costly.
+        """
         return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
 
     def evaluate(self, read: Callable[[ComposedCurve | GridCurve], Enclosure], by_moments: float) -> Enclosure:
-        """Return the tightest enclosure ``read(grid)`` over the grids, with an upper end of at most ``by_moments``."""
+        """Return the tightest of the results on the grids and by moments.
+
+        Args:
+            read: Map from a curve on a grid to the result.
+            by_moments: The upper bound by moments.
+        """
         results: list[tuple[Enclosure, ComposedCurve | GridCurve]] = []
         for grid in (self.grid, self.default):
             with suppress(PrecisionError):
@@ -300,7 +329,11 @@ class _Level:
         return self.evaluate(lambda grid: grid.log_delta(eps), self.moments.log_delta_above(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` in nats; raises :class:`PrecisionError` without an upper end."""
+        """Return an enclosure of ``eps(delta)`` in nats.
+
+        Raises:
+            PrecisionError: No upper bound is known.
+        """
         ends = self.evaluate(lambda grid: grid.epsilon(log_delta), self.moments.epsilon_above(log_delta))
         if ends.upper == math.inf:
             raise self.grid if isinstance(self.grid, PrecisionError) else PrecisionError(NOTHING_SO_SMALL)
@@ -316,7 +349,7 @@ def _lower_end(ends: Enclosure) -> float:
 
 
 def _are_costly(phases: Phases) -> bool:
-    """Return whether evaluating some profile takes so long that lower ends are not improved."""
+    """Return whether evaluations of some profile take too long to improve lower ends."""
     return any(profile.is_costly for profile, _ in phases)
 
 
@@ -335,7 +368,7 @@ def truncate_below(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
 
 
 def log_ever_sampled(runs: list[Run]) -> float:
-    """Return the log of the probability (i) that the record is in any batch, rounded up (C23)."""
+    """Return the log probability that the record is in any batch, rounded up (C23)."""
     if any(run.sampling_rate == 1.0 for run in runs):
         return 0.0
     # (i) ln(1 - prod_i (1 - q_i)^T_i)

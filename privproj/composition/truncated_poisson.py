@@ -1,16 +1,17 @@
-"""Account for Poisson batches with a maximum size, by the smaller of two bounds (C26).
+"""Account for Poisson batches that are truncated to a maximum size (``max_batch_size``, C26).
 
-Let a phase have ``T`` releases on batches at the rate ``q``, truncated at ``B`` records. Let there be ``n`` records
-besides the ``K`` records of the protected user. As long as no batch has more than ``B - K`` of these ``n`` records, no
-batch of either neighboring dataset is truncated, whether or not the user's records are sampled. So
+Each batch is a Poisson sample at the rate ``q``, truncated at ``B`` records. The protected user has at most ``K``
+records, and there are ``n`` other records. If no batch contains more than ``B - K`` of the other records, no batch is
+truncated in either of the neighboring datasets, whether or not the user's records are sampled. So
 
     delta(eps) <= delta_0(eps) + P(cut),   P(cut) <= sum over phases of T P[Bin(n, q) > B - K],
 
-with ``delta_0`` the bound of the run without truncation. There is no factor ``e^eps``, because the number of other
-records in a batch has the same distribution for both neighboring datasets.
+where ``delta_0`` bounds the run without truncation, ``P(cut)`` is the probability that some batch contains more than
+``B - K`` other records, and ``T`` is the number of steps of a phase. ``P(cut)`` has no factor ``e^eps``, because the
+number of other records in a batch has the same distribution in both neighboring datasets.
 
-For one record and truncation uniformly at random, :mod:`privproj.composition.truncated_step` has a second bound, which
-needs no small ``P(cut)``. Each query uses the smaller of both.
+For one record and uniformly random truncation, :mod:`privproj.composition.truncated_step` has a second bound, which
+does not need a small ``P(cut)``. Each query uses the smaller bound.
 """
 
 import math
@@ -27,7 +28,7 @@ from privproj.profiles.privacy_profile import Curve, log_delta_unless
 from privproj.run import Run
 from privproj.sampling import NeighboringRelation
 
-HARMLESS_SHARE = 0.01  # largest share of delta that truncations take with a harmless maximum batch size
+HARMLESS_SHARE = 0.01  # truncation is harmless if P(cut) is at most this share of delta
 TAIL_RELATIVE_ERROR = 1e-9  # soundness: relative error of a binomial tail, 1000 times that of a special function (C20)
 TAIL_ERROR_PER_NAT = 1e-14  # soundness: further relative error for each nat of its logarithm
 LEAST_RATE = 1e-280  # soundness: a smaller sampling rate is replaced by this one, which raises every tail
@@ -39,8 +40,8 @@ def log_binomial_tail(count: int, rate: float, least: int) -> Enclosure:
     """Return an enclosure of ``ln P[Bin(count, rate) >= least]`` (C26).
 
     Args:
-        count: A number of trials, at most 1e12.
-        rate: A probability from 0 to 1.
+        count: The number of trials, at most 1e12.
+        rate: The success probability, from 0 to 1.
         least: The least number of successes.
     """
     if least <= 0 or (rate >= 1.0 and least <= count):
@@ -55,7 +56,10 @@ def log_binomial_tail(count: int, rate: float, least: int) -> Enclosure:
 
 
 def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:
-    """Return an enclosure of ``ln P(cut)`` of a run by the union bound (C26), ``-inf`` if no batch can be truncated.
+    """Return an enclosure of ``ln P(cut)``, the log probability of a truncation.
+
+    ``P(cut)`` is bounded by the sum over all batches of the run (C26). The result is ``-inf`` if no batch can be
+    truncated.
 
     Args:
         run: A run with Poisson sampling.
@@ -71,7 +75,9 @@ def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:
 
 
 def smallest_harmless_cap(run: Run, log_delta: float) -> int:
-    """Return the least ``max_batch_size`` whose ``P(cut)`` is at most 1 % of delta (:data:`HARMLESS_SHARE`).
+    """Return the least ``max_batch_size`` that adds at most 1 % to delta.
+
+    The probability of a truncation is then at most :data:`HARMLESS_SHARE` of delta.
 
     Args:
         run: A run with a ``dataset_size`` and Poisson sampling; its own maximum batch size is ignored.
@@ -83,7 +89,12 @@ def smallest_harmless_cap(run: Run, log_delta: float) -> int:
 
 
 def with_truncated_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
-    """Return the privacy curve of phases with truncated batches, given the curve without truncation (C26)."""
+    """Return the privacy curve of phases with truncated batches (C26).
+
+    Args:
+        curve: The privacy curve of the phases without truncation.
+        runs: The runs of the phases.
+    """
     cuts = [log_probability_of_cut(run) for run in runs]
     lower, upper = (reduce(log_add, ends, -math.inf) for ends in zip(*cuts, strict=True))
     if upper == -math.inf:
@@ -92,10 +103,13 @@ def with_truncated_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
 
 
 class TruncatedCurve:
-    """The privacy curve ``delta(eps) = delta_0(eps) + P(cut)``, as sound as that of ``delta_0`` (C26).
+    """The privacy curve ``delta(eps) = delta_0(eps) + P(cut)`` (C26).
+
+    ``delta_0`` bounds the run without truncation, and ``P(cut)`` is the probability of a truncation. The curve is valid
+    if ``delta_0`` is.
 
     Args:
-        curve: The curve of the run without truncation.
+        curve: The curve ``delta_0``.
         log_cut: An enclosure of ``ln P(cut)``.
     """
 
@@ -111,7 +125,10 @@ class TruncatedCurve:
         return {**getattr(self.curve, "numerics", {}), "log10_probability_of_cut": self.log_cut.upper / math.log(10.0)}
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)``, ``eps`` in nats, with a lower end if ``delta_0`` has one."""
+        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats.
+
+        The lower end is ``-inf`` if ``delta_0`` has no lower bound.
+        """
 
         # ln(delta_0(eps) + P(cut))
         def find_lower() -> float:
@@ -122,18 +139,21 @@ class TruncatedCurve:
         return LazyEnclosure(find_lower, self.log_delta_unless(eps, -math.inf))
 
     def log_delta_unless(self, eps: float, threshold: float) -> float:
-        """Return the upper end of :meth:`log_delta`, or any upper bound that is at most ``threshold``."""
+        """Return an upper bound of ``ln delta(eps)``, which may be loose below ``threshold``.
+
+        A result above ``threshold`` is the upper end of :meth:`log_delta`.
+        """
         cut = self.log_cut.upper
-        # Below ln(e^threshold - P(cut)), rounded down, the sum is below the threshold. If delta_0 is 16 nats below
-        # P(cut), a rough upper bound of it is enough.
+        # If delta_0 is at most e^threshold - P(cut), rounded down, the sum is at most e^threshold. If ln delta_0 is 16
+        # nats below ln P(cut), a rough upper bound of delta_0 is enough.
         rest = log_difference(threshold - 4.0 * _rounding(threshold), cut)
         high = log_add(log_delta_unless(self.curve, eps, max(rest - _rounding(rest), cut - 16.0)), cut)
         return 0.0 if self.log_cut.upper >= 0.0 else min(0.0, high + _rounding(high))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` in nats, which is that of ``delta_0`` at ``delta - P(cut)``.
+        """Return an enclosure of ``eps(delta)`` in nats.
 
-        If ``delta - P(cut)`` is not positive, the result is ``inf``.
+        It is the epsilon of ``delta_0`` at ``delta - P(cut)``, or ``inf`` if this is not positive.
         """
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
         least, most = (log_difference(log_delta, end) for end in (self.log_cut.upper, self.log_cut.lower))
@@ -146,12 +166,14 @@ class TruncatedCurve:
 
 
 class SmallerCurve:
-    """The smaller of two privacy curves of a run with truncated batches, as sound as both (C26).
+    """The smaller of two privacy curves of a run with truncated batches (C26).
+
+    It is valid if both curves are.
 
     Args:
         curve: The curve that adds the probability of a truncation.
-        compose: Builds the curve that composes truncated steps. It is called where truncations take more than
-            :data:`HARMLESS_SHARE` of delta.
+        compose: Returns the curve that composes truncated steps. It is called only if the probability of a truncation
+            is more than :data:`HARMLESS_SHARE` of delta.
     """
 
     def __init__(self, curve: TruncatedCurve, compose: Callable[[], Curve]) -> None:
@@ -165,11 +187,14 @@ class SmallerCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """Those of the curve that adds the probability of a truncation."""
+        """How the curve that adds the probability of a truncation was computed."""
         return self.curve.numerics
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)``, ``eps`` in nats; the lower end is unknown for truncated steps."""
+        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats.
+
+        The lower end is ``-inf`` if the curve that composes truncated steps is smaller.
+        """
         first = self.curve.log_delta(eps)
         if self._is_harmless(first.upper):
             return first
@@ -187,7 +212,7 @@ class SmallerCurve:
         return first
 
     def _is_harmless(self, log_delta: float) -> bool:
-        """Return whether truncations take so little of delta that the first curve is used."""
+        """Return whether ``P(cut)`` is so small a share of delta that it can just be added."""
         return self.curve.log_cut.upper <= log_delta + math.log(HARMLESS_SHARE)
 
 
@@ -197,10 +222,16 @@ def _smaller(first: Enclosure, second: Enclosure) -> Enclosure:
 
 
 def other_records(run: Run) -> int:
-    """Return the number of other records: N - 1 if both neighboring datasets have N records, N under add-remove."""
+    """Return the largest number of records besides that of the protected user.
+
+    It is N - 1 under zero-out, where both neighboring datasets have N records, and N under add-remove.
+    """
     return (run.dataset_size or 0) - (run.relation is NeighboringRelation.ZERO_OUT)
 
 
 def _rounding(log_value: float) -> float:
-    """Return the allowed error of a log of a sum or a difference of a few terms; 0 for the log of zero."""
+    """Return the allowed error of the log of a sum or difference of a few terms.
+
+    It is 0 if the log is infinite.
+    """
     return LOG_RELATIVE_ERROR * (1.0 + abs(log_value)) if math.isfinite(log_value) else 0.0

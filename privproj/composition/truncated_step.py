@@ -1,14 +1,17 @@
-"""Bound one step on a truncated Poisson batch, as a mixture of a record that joins and one that replaces (C26).
+"""Bound one step on a Poisson batch that is truncated to a maximum size at random (C26).
 
-One record is protected, and the records that are dropped are chosen uniformly at random. With ``E_j`` the excess of a
-release for ``j`` records and ``t'(q) = 1 + (t - 1)/q``, the excess of a step with ``n`` other records is at most
+One record is protected. If a batch has more than ``B`` records, the records that are dropped are chosen uniformly at
+random. There are ``n`` other records, sampled at rate ``q``. If fewer than ``B`` of them are sampled, the protected
+record joins the batch. Otherwise it replaces one of them. Let ``E_j`` be the excess ``delta(t) - max(0, 1 - t)`` of a
+release for batches that differ in ``j`` records. The excess of the step is at most
 
-    (1 - w) a + w b,   a = q E_1(t'(q)),   b = p E_2(t'(p)),   w = P[Bin(n, q) >= B],
-    p = B P[Bin(n + 1, q) > B] / ((n + 1) w),
+    (1 - w) a + w b,   a = q E_1(1 + (t - 1)/q),   b = p E_2(1 + (t - 1)/p),
 
-because a record takes the place of another one if ``B`` others are sampled. ``w`` increases with ``n`` and ``p`` falls,
-so ``w`` at the upper end and ``p`` at the lower end of an interval of ``n`` bound all of it. The step is the largest
-over intervals that cover all ``n`` up to the dataset size.
+where ``w = P[Bin(n, q) >= B]`` is the probability of the second case, and
+``p = B P[Bin(n + 1, q) > B] / ((n + 1) w)`` is the probability that the protected record is in the batch in that case.
+``w`` increases with ``n`` and ``p`` decreases. So ``w`` at the upper end of an interval of ``n`` and ``p`` at its lower
+end give a bound for all ``n`` in it. The result is the maximum over intervals that cover all ``n`` up to the dataset
+size.
 """
 
 import math
@@ -29,14 +32,15 @@ STEP_MARGIN = 1e-11  # soundness: relative margin of the excess of a step, a sum
 
 
 def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> PrivacyProfile:
-    """Return the profile of one step on a Poisson batch that is truncated at random, in both directions (C26).
+    """Return the profile of one step on a Poisson batch truncated at random (C26).
 
-    The result is accounted as one release on the whole dataset, and is as sound as the two profiles.
+    It holds in both directions, and is valid if both profiles are. The caller must account for it as one release on the
+    whole dataset.
 
     Args:
         one: The profile of a release for one record, the same in both directions.
-        two: The same for two records, which bounds the replacement of one record by another.
-        run: A run with a maximum batch size ``B`` and a dataset size; one record is protected.
+        two: The profile of a release for two records, which bounds the replacement of one record by another.
+        run: A run with a maximum batch size and a dataset size; one record is protected.
     """
     rate, cap = run.sampling_rate, run.max_batch_size or 1
     shares = _shares_of_truncation(other_records(run), rate, cap)
@@ -44,7 +48,7 @@ def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> Privac
 
     def above(losses: Array) -> Array:
         plain = _sampled_excess(one, rate, losses)
-        # Under zero-out both datasets fill the place of the record, so that the excess at t < 1 is t E(1/t).
+        # Under zero-out the record occupies a place of the batch in both datasets, and the excess at t < 1 is t E(1/t).
         at, weight = (np.abs(losses), np.exp(np.minimum(losses, 0.0))) if replaces else (losses, 1.0)
         worst = plain
         for share, inside in shares:
@@ -66,11 +70,20 @@ def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> Privac
 
 
 def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[float, float]]:
-    """Return upper bounds of ``(w, p)`` on intervals that cover all numbers of other records up to ``others``."""
+    """Return upper bounds of two probabilities, for intervals of the dataset size.
+
+    They are ``w``, the probability that at least ``B`` other records are sampled, and ``p``, the probability that the
+    protected record is in the batch in that case. The intervals cover all numbers of other records up to ``others``.
+
+    Args:
+        others: The largest number of other records.
+        rate: The sampling rate ``q``.
+        cap: The maximum batch size ``B``.
+    """
     shares, ratio = [], min(0.97, (cap / max(others, cap)) ** (1.0 / MOST_INTERVALS))
     while others >= cap:
         share = log_binomial_tail(others, rate, cap)
-        # Fewer others than B are never truncated. Below a negligible w, one interval covers the rest.
+        # With fewer than B other records no batch is truncated. If w is negligible, one interval covers the rest.
         least = cap if share.upper < LEAST_LOG_SHARE else max(cap, min(others - 1, math.floor(others * ratio)))
         within = log_binomial_tail(least + 1, rate, cap + 1).upper - log_binomial_tail(least, rate, cap).lower
         inside = min(rate * cap / (cap + 1.0), cap / (least + 1.0) * math.exp(min(within, 0.0)))
@@ -82,7 +95,16 @@ def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[floa
 
 
 def _sampled_excess(profile: PrivacyProfile, rate: float, losses: Array) -> Array:
-    """Return upper bounds of ``q E(1 + (t - 1)/q)`` at ``ln t = losses``, 0 where the argument is negative (C17)."""
+    """Return upper bounds of the excess ``q E(1 + (t - 1)/q)`` of a sampled step (C17).
+
+    ``E(t) = delta(t) - max(0, 1 - t)`` is the excess of the release without sampling. The result is 0 where the
+    argument of ``E`` is negative.
+
+    Args:
+        profile: The profile of the release, the same in both directions.
+        rate: The sampling rate ``q``.
+        losses: ``ln t`` in nats.
+    """
     # t' - 1 = (t - 1)/q; beyond e^700, delta at a smaller loss is an upper bound.
     tau = np.expm1(np.minimum(losses, 700.0)) / rate
     # E(t') = delta(ln t') for t' >= 1 and t' delta(-ln t') below; E increases up to 1, so t' is rounded up there.

@@ -1,24 +1,26 @@
 """Compute delta for a Beta or Gamma squared sensitivity ``X``, for differences of rank one (C4) or any rank (C5).
 
-The delta of rank one is ``E[h_eps(X)]``, and that of any rank is ``min_p E[g_p(X)]``, with the notation of
-:mod:`privproj.distributions.mixture_profile`. ``f`` is the density of a coordinate ``s`` of ``X``, and ``h`` is
-``h_eps``. The functions are kernels (:mod:`privproj.numerics.jit`) of floats and tuples that need ``math`` only. A row
-is ``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if
-``b`` is inf; ``any_rank`` is 1 for the bound of C5 and 0 for that of C4.
+For a difference of rank one, delta is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)``.
+For any rank it is ``min_p E[g_p(X)]``, where ``g_p`` is a convex function above ``h_eps``, defined in
+:mod:`privproj.distributions.mixture_profile`. Below, ``h`` is ``h_eps``. The functions are kernels
+(:mod:`privproj.numerics.jit`) of floats and tuples that need ``math`` only. Their parameters are a row
+``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if
+``b`` is inf. ``any_rank`` is 1 for the bound of C5, and 0 for the bound of C4.
 
-**Coordinate.** ``X = m w``, ``m = E X``, ``w = e^s / (1 + q (e^s - 1))`` with ``q = a/(a+b)``, 0 for a Gamma
-distribution, and ``y = (1-q) / (1 + q (e^s - 1))``. The density of ``s`` is unimodal with its peak at ``s = 0``, and
-``d ln f/ds = -a y (e^s - 1)``. With ``k(x) = d ln h/d ln x`` the peak of ``h f`` is where ``a (e^s - 1) = k``.
+**Coordinate.** With the mean ``m = E X`` put ``X = m e^s / (1 + q (e^s - 1))``, where ``q = a/(a+b)`` for a Beta and
+``q = 0`` for a Gamma distribution. Let ``f`` be the density of the coordinate ``s``. It is unimodal with its peak at
+``s = 0``, and ``d ln f/ds = -a y (e^s - 1)`` with ``y = (1-q) / (1 + q (e^s - 1))``. With ``k(x) = d ln h/d ln x`` the
+product ``h f`` is largest where ``a (e^s - 1) = k``.
 
-**The whole integral** is a sum over equidistant ``s`` from the peak outwards. For an integrand that is analytic in a
-strip, the error of such a sum is ``e^(-2 pi width/step)`` times the cosine of a phase. So there are four sums, each
-shifted by a quarter of the step. Their differences give the size ``D_1`` of that error for any phase, and approximately
-the size ``D_2`` of its second harmonic. The error of their mean is the fourth harmonic, about ``D_1^4`` or ``D_2^2``.
-The reported error is ``64 D_1^4 + 4 D_2^2``. That it bounds the error is observed, not proved.
+**The whole integral** ``int h f ds`` is a sum over equidistant ``s``, from the peak outward. For an integrand that is
+analytic in a strip, the error of such a sum is ``e^(-2 pi width/step)`` times the cosine of a phase. Four sums are
+computed, each shifted by a quarter of the step. Their differences give the size ``D_1`` of this error at any phase, and
+approximately the size ``D_2`` of its second harmonic. The error of their mean is the fourth harmonic, about ``D_1^4``
+or ``D_2^2``. The reported error is ``64 D_1^4 + 4 D_2^2``. That it bounds the true error is observed, not proved.
 
-**The integral up to a cut** uses one Gauss rule of 24 nodes, or one on each side of the peak. The Legendre coefficients
-of degree 22 and 23, which use the same nodes, are about the square root of the error of the rule. Their square is
-reported as the error. That it bounds the error is observed, not proved.
+**The integral up to a cut** ``s <= c`` uses one Gauss rule with 24 nodes, or one on each side of the peak. The Legendre
+coefficients of degree 22 and 23, computed from the same nodes, are about the square root of the error of the rule.
+Their square is reported as the error. That it bounds the true error is observed, not proved.
 """
 
 import math
@@ -40,7 +42,8 @@ from privproj.numerics.special import (
 from privproj.profiles.gaussian import gaussian_terms
 from privproj.profiles.privacy_profile import ProfileKernels
 
-# soundness: more than P(X > c)/P(X > M(c)): e where hazards increase, 3.2 (measured) for the shape 1/2 (C5)
+# soundness: above P(X > c)/P(X > M(c)) with M(c) = E[X | X > c]: the ratio is at most e if the hazard rate increases,
+# and 3.2 (measured) for the shape 1/2 (C5)
 TAIL_GROWTH = 4.0
 
 SQRT_3 = math.sqrt(3.0)  # soundness: sqrt 3, in the steepness of C20
@@ -48,20 +51,20 @@ SQRT_3 = math.sqrt(3.0)  # soundness: sqrt 3, in the steepness of C20
 # soundness: value of a |s| up to which the log density is a difference of two terms, whose rounding is 5e-14
 EXACT_NATS = 100.0
 
-# most terms of a tail's series or continued fraction; shapes of 2.5e11 require 4e6 and 4e4 at the mean
+# most terms of the series or continued fraction of a tail; at the mean, shapes of 2.5e11 require 4e6 and 4e4 of them
 MOST_TAIL_TERMS = 10_000_000
 
 # soundness: largest smaller shape for which the margin of special functions covers the rounding of a continued fraction
 LARGEST_MEASURED_SHAPE = 5e5
 
-# soundness: relative error of a delta of C5 for larger shapes, over the root of the shape, with which the number of
-# terms of its tails grows (measured: below 3e-16)
+# soundness: for larger shapes, relative error of a delta of C5 divided by the square root of the shape (measured: below
+# 3e-16); the number of terms of the tails grows like this root
 FRACTION_ROUNDING = 2e-15
 
 # soundness: nats below the peak at which an integrand is truncated for a Gauss rule; e^-31 is 3e-14
 NATS_TO_EDGE = 31.0
 
-NATS_OF_SLACK = 7.0  # nats, tolerance of the search for the point of this truncation
+NATS_OF_SLACK = 7.0  # nats, tolerance of the search for the point where the integrand is truncated
 
 # soundness: relative error allowed for the integrals beyond both edges: e^-30 over the log slope there
 CUT_ERROR = 2e-14
@@ -73,7 +76,7 @@ LONGEST_STEP = 1.0
 
 MOST_TERMS = 20_000  # most terms of a sum in one direction; beyond, the result is unknown
 
-LARGEST_RISE = 60.0  # soundness: nats above the supposed peak; if a term is larger, the result is unknown
+LARGEST_RISE = 60.0  # soundness: nats above the approximate peak; if a term is larger, the result is unknown
 
 # soundness: Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23
 GAUSS_24 = tuple(
@@ -85,7 +88,14 @@ MOST_POWER = math.exp(LARGEST_RISE)  # soundness: e^LARGEST_RISE
 
 
 def beta_gamma_params(row):
-    """Return the derived parameters ``(a, b, mean, q, 1 - q, supremum, ln f(0), any_rank)`` of a row."""
+    """Return the parameters of a distribution that the other kernels need.
+
+    Args:
+        row: ``(a, b, scale, any_rank)``, see the module docstring.
+
+    Returns:
+        ``(a, b, E X, q, 1 - q, supremum of X, ln f(0), any_rank)``, the argument ``dist`` of the other kernels.
+    """
     a, b, scale, any_rank = row[0], row[1], row[2], row[3]
     if b == inf:
         return a, b, scale * a, 0.0, 1.0, inf, 0.5 * log(a) - LOG_SQRT_2PI - stirling_remainder(a), any_rank
@@ -94,7 +104,13 @@ def beta_gamma_params(row):
 
 
 def log_shape(s, rise, dist):
-    """Return ``ln f(s) - ln f(0)``; ``rise`` is ``e^s - 1``."""
+    """Return ``ln f(s) - ln f(0)``, with ``f`` the density of the coordinate ``s`` of ``X``.
+
+    Args:
+        s: The coordinate of the squared sensitivity ``X``.
+        rise: ``e^s - 1``.
+        dist: The result of :func:`beta_gamma_params`.
+    """
     a, b, _, q, rest, _, _, _ = dist
     far = fabs(s) > 0.7
     if b == inf:
@@ -111,9 +127,9 @@ def log_shape(s, rise, dist):
 
 
 def point_at(s, dist):
-    """Return ``e^s``, ``e^s - 1`` and the squared sensitivity ``x = m e^s / (1 + q (e^s - 1))`` at a coordinate ``s``.
+    """Return ``e^s``, ``e^s - 1`` and the squared sensitivity ``x`` at a coordinate ``s``.
 
-    The first two are computed without cancellation and are constant for ``s >= 700``.
+    The first two are computed without cancellation, and are constant for ``s >= 700``.
     """
     if s < -0.7:
         growth = exp(s)
@@ -125,7 +141,7 @@ def point_at(s, dist):
 
 
 def coordinate(x, dist):
-    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``; ``s`` is at most 700."""
+    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``, at most 700."""
     w = x / dist[2]
     rest = 1.0 - dist[3] * w
     if rest <= 1e-300:
@@ -135,7 +151,12 @@ def coordinate(x, dist):
 
 
 def log_slope_of_delta(eps, x):
-    """Return ``k = d ln h/d ln x = (mu/2) phi(u)/h``, and ``-d ln k/d ln x``."""
+    """Return ``k = d ln h/d ln x`` of the Gaussian delta ``h``, and ``-d ln k/d ln x``.
+
+    Args:
+        eps: Epsilon in nats.
+        x: The squared sensitivity.
+    """
     _, gain, _, here = gaussian_terms(eps, x)
     k = 0.5 * sqrt(x) * here / gain if gain > 0.0 else 0.5 * (eps / x * eps + 1.0)
     # -d ln k/d ln x = k - 1 - x h''/h', x h''/h' = eps^2/(2 x) - 1/2 - x/8 (C3)
@@ -143,7 +164,16 @@ def log_slope_of_delta(eps, x):
 
 
 def find_peak(eps, dist, guess):
-    """Return ``(s, width)`` near the peak of ``h f``, by Newton's method on ``ln a (e^s - 1) = ln k`` in a bracket."""
+    """Return the coordinate of the peak of ``h f``, approximately, and its width.
+
+    ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate ``s``. The method is Newton's on
+    ``ln a (e^s - 1) = ln k`` in a bracket, with ``k = d ln h/d ln x``.
+
+    Args:
+        eps: Epsilon in nats.
+        dist: The result of :func:`beta_gamma_params`.
+        guess: The coordinate at which the search starts.
+    """
     a, _, mean, q, rest, top, _, _ = dist
     k, _ = log_slope_of_delta(eps, mean)
     low, high = 0.0, log1p(min(k / a, 1e300))
@@ -185,10 +215,12 @@ def find_peak(eps, dist, guess):
 
 
 def add_outwards(eps, dist, start, stride, height, by_parts):
-    """Return the sums of the integrand and of ``-dh/deps f`` at ``start, start + stride, ...``, and the remainder.
+    """Return the sums of two integrands at equidistant coordinates, and the remainder.
 
-    The integrand is ``h f``, or ``dh/ds P(X > x)`` if ``by_parts``. All three numbers are divided by ``e^height``. The
-    third is an upper bound of the remainder, or negative if the series does not converge.
+    The coordinates are ``start, start + stride, ...``. The first integrand is ``h f``, the Gaussian delta times the
+    density of the coordinate, or ``dh/ds P(X > x)`` if ``by_parts``. The second is minus its derivative in ``eps``. All
+    three numbers are divided by ``e^height``. The third bounds the omitted part of the first sum, and is negative if
+    the series does not converge.
     """
     total, fall, s, last = 0.0, 0.0, start, inf
     for _ in range(MOST_TERMS):
@@ -215,7 +247,10 @@ def add_outwards(eps, dist, start, stride, height, by_parts):
 
 
 def sum_on_line(eps, dist, start, step, height, by_parts):
-    """Return the sums of :func:`add_outwards` over all ``start + k step``, and a bound of the remainder or -1."""
+    """Return the sums of :func:`add_outwards` over all ``start + k step``.
+
+    ``k`` takes all integers. The third number bounds the remainder, or is -1 if a series does not converge.
+    """
     right, right_fall, right_rest = add_outwards(eps, dist, start, step, height, by_parts)
     left, left_fall, left_rest = add_outwards(eps, dist, start - step, -step, height, by_parts)
     rest = right_rest + left_rest if min(right_rest, left_rest) >= 0.0 else -1.0
@@ -223,7 +258,11 @@ def sum_on_line(eps, dist, start, step, height, by_parts):
 
 
 def find_peak_by_parts(eps, dist):
-    """Return ``(s, width)`` of the peak of ``dh/ds P(X > x)``, near ``x = 2 eps``, by Newton's method."""
+    """Return the coordinate and width of the peak of ``dh/ds P(X > x)``, approximately.
+
+    ``h`` is the Gaussian delta at the squared sensitivity ``x``. The peak is near ``x = 2 eps``, and Newton's method
+    refines it.
+    """
     s, width = coordinate(2.0 * eps, dist), 1.0
     for _ in range(12):
         growth, rise, x = point_at(s, dist)
@@ -242,9 +281,16 @@ def find_peak_by_parts(eps, dist):
 
 
 def whole_integral(eps, dist, guess):
-    """Return ``(ln E[h(X)], -d ln E[h(X)]/deps, relative error, peak)``; the error is inf if the sum does not converge.
+    """Return ``ln E[h(X)]``, its slope, its relative error, and the peak of the integrand.
 
-    If ``h`` rises to 1 in less than a step, left of the peak, ``E[h] = int dh P(X > x)`` is summed instead.
+    ``h`` is the Gaussian delta at the squared sensitivity ``X``. The slope is ``-d ln E[h(X)]/deps``. The error is inf
+    if the sum does not converge. If ``h`` increases to 1 within less than a step, left of the peak,
+    ``E[h] = int dh P(X > x)`` is summed instead (integration by parts).
+
+    Args:
+        eps: Epsilon in nats.
+        dist: The result of :func:`beta_gamma_params`.
+        guess: The coordinate at which the search for the peak starts.
     """
     top, width = find_peak(eps, dist, guess)
     growth, rise, x = point_at(top, dist)
@@ -254,7 +300,7 @@ def whole_integral(eps, dist, guess):
     height = level + log_shape(top, rise, dist) + dist[6]
     s, by_parts = top, False
     step = min(STEP_IN_WIDTHS * width, LONGEST_STEP)
-    # u moves by y v/2 for each unit of s; at u = 0, x = 2 eps, v = sqrt(2 eps) and y = 1 - x/supremum
+    # du/ds = -y v/2 with u = eps/mu - mu/2, v = eps/mu + mu/2; at u = 0, x = 2 eps, v = sqrt(2 eps), y = 1 - x/supremum
     if x > 2.0 * eps and (1.0 - 2.0 * eps / dist[5]) * sqrt(0.5 * eps) * step > STEP_IN_WIDTHS:
         by_parts = True
         s, width = find_peak_by_parts(eps, dist)
@@ -277,7 +323,7 @@ def whole_integral(eps, dist, guess):
         one, one_fall, one_rest = total, fall, one_rest + two_rest
         two, two_fall, two_rest = between, three_fall + four_fall, three_rest + four_rest
         total, fall, step = one + two, one_fall + two_fall, 0.5 * step
-        # A larger difference D_1 of the four sums halves the step; a smaller one only widens the result.
+        # If the difference D_1 of the four sums is larger, the step is halved. Otherwise D_1 only determines the error.
         if difference <= max(3e-4, RELATIVE_ERROR_PER_NAT * fabs(height)):
             error = 64.0 * difference**4 + 4.0 * finer * finer + (one_rest + two_rest) / total
             return height + log(0.5 * step * total), fall / total, error, top
@@ -288,9 +334,18 @@ def whole_integral(eps, dist, guess):
 
 
 def left_edge(eps, dist, s, slope, bend, height):
-    """Return a point where ``ln(h f)`` is about :data:`NATS_TO_EDGE` below ``height``, its value at ``s``.
+    """Return a coordinate at which the integrand ``h f`` may be truncated.
 
-    ``slope`` is the derivative of the log at ``s``, and ``bend`` is minus its second derivative.
+    ``ln(h f)`` is about :data:`NATS_TO_EDGE` below ``height`` there. ``h`` is the Gaussian delta, and ``f`` is the
+    density of the coordinate.
+
+    Args:
+        eps: Epsilon in nats.
+        dist: The result of :func:`beta_gamma_params`.
+        s: A coordinate at or left of the peak.
+        slope: The derivative of ``ln(h f)`` at ``s``.
+        bend: Minus the second derivative of ``ln(h f)`` at ``s``.
+        height: The value of ``ln(h f)`` at ``s``.
     """
     # Newton's method, which starts at the root of slope z + bend z^2/2 = NATS_TO_EDGE
     z = 2.0 * NATS_TO_EDGE / (slope + sqrt(slope * slope + 2.0 * NATS_TO_EDGE * bend))
@@ -312,9 +367,10 @@ def left_edge(eps, dist, s, slope, bend, height):
 
 
 def panel_sum(eps, dist, left, right, height):
-    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, and the relative error of the first sum.
+    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, and an error.
 
-    Both sums are divided by ``e^height``.
+    ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate. The error is that of the first sum. All
+    three numbers are divided by ``e^height``. The error is inf if the integrand is far above ``e^height``.
     """
     width = right - left
     total, fall, one, other = 0.0, 0.0, 0.0, 0.0
@@ -339,7 +395,10 @@ def panel_sum(eps, dist, left, right, height):
 
 
 def split_panel_sum(eps, dist, left, right, height, most):
-    """Return :func:`panel_sum` of a panel that is divided into as many equal parts as an error of ``most`` requires."""
+    """Return :func:`panel_sum` over a panel that is divided into equal parts if necessary.
+
+    The number of parts is doubled, up to 64, until the error is at most ``most``.
+    """
     total, fall, error = panel_sum(eps, dist, left, right, height)
     parts = 1
     while error > most and parts < 64:
@@ -353,9 +412,17 @@ def split_panel_sum(eps, dist, left, right, height, most):
 
 
 def integral_below(eps, dist, cut, guess, log_other):
-    """Return ``(ln E[h(X); s <= cut], its -d/deps over it, relative error, peak)``.
+    """Return ``ln E[h(X); s <= cut]``, its slope, its relative error, and the peak.
 
-    ``log_other`` is the log of the number to which the result is added. A result that is far smaller may be inaccurate.
+    ``h`` is the Gaussian delta, and ``s`` is the coordinate of ``X``. The slope is ``-d ln E/deps``. The peak is that
+    of the integrand without the cut.
+
+    Args:
+        eps: Epsilon in nats.
+        dist: The result of :func:`beta_gamma_params`.
+        cut: The largest coordinate.
+        guess: The coordinate at which the search for the peak starts.
+        log_other: The log of the number to which the result is added. A result that is far smaller may be inaccurate.
     """
     a, _, _, q, rest, _, _, _ = dist
     top, width = find_peak(eps, dist, guess)
@@ -390,7 +457,14 @@ def integral_below(eps, dist, cut, guess, log_other):
 
 
 def log_tail_and_hazard(s, growth, rise, dist):
-    """Return ``ln P(X > x)`` and the hazard ``f(s)/P(X > x)`` at the coordinate ``s``."""
+    """Return ``ln P(X > x)`` and the hazard rate ``f(s)/P(X > x)`` at a coordinate ``s``.
+
+    Args:
+        s: The coordinate of ``x``.
+        growth: ``e^s``.
+        rise: ``e^s - 1``.
+        dist: The result of :func:`beta_gamma_params`.
+    """
     a, b, _, q, rest, _, front, _ = dist
     shape = log_shape(s, rise, dist)
     spread = rest + q * growth
@@ -411,10 +485,20 @@ def log_tail_and_hazard(s, growth, rise, dist):
 
 
 def tangent_cut(eps, dist, guess):
-    """Return the cut ``c`` where the tangent at ``M(c)`` meets ``h`` (C5), by Newton's method in a bracket.
+    """Return the cut ``c`` where the tangent of ``h`` at ``M(c)`` meets ``h`` (C5).
 
-    The result is ``(s, c, ln P(X > c), M(c), relative error)``. The error bounds the effect of the remaining gap
-    between tangent and ``h``, relative to ``P(X > c) h(M(c))`` (C5, *A cut that is not exact*).
+    ``h`` is the Gaussian delta, and ``M(c) = E[X | X > c]``. The search is Newton's method in a bracket.
+
+    Args:
+        eps: Epsilon in nats.
+        dist: The result of :func:`beta_gamma_params`.
+        guess: The coordinate at which the search starts.
+
+    Returns:
+        ``(s, c, ln P(X > c), M(c), relative error)``, where ``s`` is the coordinate of ``c``. The error bounds the
+            effect
+        of the remaining gap between tangent and ``h``, relative to ``P(X > c) h(M(c))`` (C5, *A cut that is not
+            exact*).
     """
     a, _, mean, q, rest, top, _, _ = dist
     bend = inflection(eps)
@@ -422,7 +506,7 @@ def tangent_cut(eps, dist, guess):
     low = -inf
     s = guess
     if not s < high:
-        # start where the tangent at the mean is 0, m - h/h'; near x0 if the mean excess is small
+        # Start where the tangent at the mean m is 0, at m - h/h', or at x0 if the mean is below x0.
         s = high
         if mean > bend:
             s = min(s, coordinate(mean * max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6), dist))
@@ -476,15 +560,28 @@ def tangent_cut(eps, dist, guess):
 
 
 def inflection(eps):
-    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns from convex to concave (C3)."""
+    """Return ``x0(eps)``, where the Gaussian delta ``h_eps`` turns from convex to concave.
+
+    ``x0 = 2 (sqrt(1 + eps^2) - 1)``, as a squared sensitivity (C3).
+    """
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + hypot(1.0, eps)))
 
 
 def any_rank_value(eps, dist, top, cut):
-    """Return ``(ln delta, -d ln delta/deps, relative error, peak, cut)`` of ``min_p E[g_p(X)]``, by its dual form (C5).
+    """Return ``ln delta`` for any rank, ``min_p E[g_p(X)]``, by its dual form (C5).
 
-    The slope is that at a fixed cut (envelope theorem). The arguments ``top`` and ``cut`` are initial guesses.
+    ``g_p`` is the convex function above the Gaussian delta that :mod:`privproj.distributions.mixture_profile` defines.
+
+    Args:
+        eps: Epsilon in nats.
+        dist: The result of :func:`beta_gamma_params`.
+        top: The coordinate at which the search for the peak of ``h f`` starts.
+        cut: The coordinate at which the search for the cut starts.
+
+    Returns:
+        ``(ln delta, -d ln delta/deps, relative error, peak, cut)``. The slope is that at a fixed cut (envelope
+            theorem).
     """
     mean, supremum = dist[2], dist[5]
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
@@ -517,15 +614,23 @@ def any_rank_value(eps, dist, top, cut):
 
 
 def rounding_of_tails(a, b):
-    """Return the relative error that the rounding of tails adds to an expectation; 0 unless the shapes are large."""
+    """Return the relative error that the rounding of tails adds to an expectation.
+
+    It is 0 unless both shapes are above :data:`LARGEST_MEASURED_SHAPE`.
+    """
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 
 
 def mixture_ends(eps, dist, state):
-    """Return ``(lower, upper, -d ln delta/deps, state)`` of C5, or of C4 if ``any_rank`` is 0.
+    """Return an enclosure of ``ln delta`` with its slope, as :func:`root_of` requires.
 
-    ``state`` is the peak and the cut of the last evaluation, where the next search begins. If the error is unknown, the
-    ends are ``(-inf, inf)``.
+    Args:
+        eps: Epsilon in nats.
+        dist: The result of :func:`beta_gamma_params`; its last entry selects C5 (any rank) or C4 (rank one).
+        state: The peak and the cut of the last evaluation, at which the next search starts.
+
+    Returns:
+        ``(lower, upper, -d ln delta/deps, state)``. If the error is unknown, the ends are ``(-inf, inf)``.
     """
     top, cut = state
     if dist[7] > 0.5:
@@ -544,7 +649,12 @@ def mixture_ends(eps, dist, state):
 
 
 def mixture_log_delta(eps, row):
-    """Return the enclosure of ``ln delta`` at ``eps``; the row is ``(a, b, scale, any_rank)``."""
+    """Return an enclosure of ``ln delta`` at ``eps``, for a Beta or Gamma distribution.
+
+    Args:
+        eps: Epsilon in nats.
+        row: ``(a, b, scale, any_rank)``, see the module docstring.
+    """
     lower, upper, _, _ = mixture_ends(eps, beta_gamma_params(row), (-1.0, inf))
     return lower, upper
 
@@ -553,7 +663,10 @@ find_mixture_root = root_of(mixture_ends)
 
 
 def mixture_root(log_delta, row):
-    """Return approximately the inverse of :func:`mixture_log_delta`, and its residual."""
+    """Return approximately the epsilon at ``log_delta``, and the residual of ``ln delta``.
+
+    It inverts :func:`mixture_log_delta`.
+    """
     dist = beta_gamma_params(row)
     start, top = newton_start(sqrt(dist[2]), log_delta), -1.0
     # two Newton steps with a rough profile, which costs a tenth of an evaluation
@@ -563,7 +676,7 @@ def mixture_root(log_delta, row):
         level, gain, loss, _ = gaussian_terms(start, x)
         value, slope = -inf, 0.0
         if gain > 0.0:
-            # ln E[h(X)] is about that of sqrt(2 pi) width h f at the peak (Laplace)
+            # E[h(X)] is about sqrt(2 pi) width h f at the peak (Laplace's method)
             value = level + log(gain * width) + log_shape(top, rise, dist) + dist[6] + LOG_SQRT_2PI
             slope = loss / gain
         moved = newton_step(start, value, slope, log_delta, 0.0, inf)

@@ -1,7 +1,8 @@
-"""Represent distributions of the squared sensitivity ``X`` by bins, to compute many deltas for a composition.
+"""Represent distributions of the squared sensitivity ``X`` by bins, for many deltas at once.
 
-Each bin has a mass and a mean. They bound the expectation of a convex or of a concave function of ``X`` from above and
-from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared sensitivity over the noise variance.
+A composition needs delta at many epsilons. Each bin has a mass and a mean. They bound the expectation of a convex or a
+concave function of ``X`` from above and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared
+sensitivity divided by the noise variance.
 """
 
 import math
@@ -30,7 +31,8 @@ BINS = 144  # bins of a distribution; every number of bins gives a valid bound
 
 BINS_OF_SUM = 3 * BINS  # bins of the distribution of a sum over layers
 
-# soundness: mass at the supremum for truncated tails; each of n <= 1e5 equal layers has at most two tails of 1e-45
+# soundness: mass that is added at the supremum for truncated tails: each of at most 1e5 equal layers loses two tails of
+# at most 1e-45
 MASS_LOST_TO_CUTS = 1e-36
 
 BINNED_TAIL = 1e-45  # upper tail at which the bins end; the last bin includes this tail
@@ -46,33 +48,36 @@ CELL_PANELS = np.linspace(-12.0, 12.0, 193)
 
 FAR_SQUARED_SENSITIVITY = 4e299  # soundness: h_eps is 1 here for every accepted eps
 
-# soundness: least mass of a bin whose mean is computed; for a smaller mass its upper edge is used, which is sound
+# soundness: least mass of a bin whose mean is computed; for a smaller mass the upper edge of the bin is used, which is
+# valid for upper bounds
 LEAST_DIVIDED_MASS = 1e-290
 
 CELLS_BELOW = 2048  # cells up to the mean of one layer in a convolution that is rounded down
 
-MOST_ATOMS_BELOW = 2**14  # most atoms in such a convolution; with more, cells are joined in pairs
+MOST_ATOMS_BELOW = 2**14  # most atoms in such a convolution; if there are more, cells are joined in pairs
 
 TAIL_BELOW = (
-    1e-22  # upper tail at which a distribution in such a convolution ends; the tail is moved down to that point
+    1e-22  # upper tail at which a distribution in such a convolution ends; its mass is moved down to that point
 )
 
 
 @dataclass(frozen=True)
 class Bins:
-    """A distribution on ``[0, inf)`` in ``n`` adjacent bins.
+    """The distribution of a variable ``X >= 0``, in ``n`` adjacent bins.
 
     * ``edges``, of shape ``(n + 1,)``: the ends of the bins, increasing, in the unit of ``X``.
     * ``mass``, of shape ``(n,)``: the probability of each bin. The first bin includes the mass below the first edge,
       and the last bin includes the mass above the last edge.
     * ``mean``, of shape ``(n,)``: ``E[X | bin]``, between the edges of its bin.
     * ``unbounded``: False if the last edge is the supremum of ``X``. If True, the supremum is ``inf``, and the last
-      edge is only some point beyond the last mean.
+      edge is an arbitrary point beyond the last mean.
 
-    The caller guarantees one of two properties, up to rounding, which :mod:`privproj.distributions.binned_profile`
-    allows for. Either masses and means are exact, and both upper and lower bounds hold. Or they belong to another
-    distribution, under which the expectation of every convex increasing function is at least that under the
-    distribution of ``X``. Then only upper bounds hold.
+    The code that builds the bins guarantees one of two properties, up to rounding errors, which
+    :mod:`privproj.distributions.binned_profile` covers:
+
+    * Masses and means are exact. Then both upper and lower bounds hold.
+    * Masses and means belong to another distribution, and the expectation of every convex increasing function is at
+      least as large as for ``X``. Then only upper bounds hold.
     """
 
     edges: Array
@@ -82,12 +87,15 @@ class Bins:
 
     @property
     def supremum(self) -> float:
-        """The supremum of ``X``: the last edge, or ``inf`` for an unbounded distribution."""
+        """The supremum of ``X``: the last edge, or ``inf`` if ``X`` is unbounded."""
         return np.inf if self.unbounded else float(self.edges[-1])
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
-        """``P(X > edge)`` and ``E[X | X > edge]`` for every edge but the last, two arrays of shape ``(n,)``."""
+        """``P(X > edge)`` and ``E[X | X > edge]`` at every edge except the last.
+
+        Both arrays have the shape ``(n,)``.
+        """
         # P(X > edge) and E[X; X > edge] are sums over the bins above the edge.
         tail = np.cumsum(self.mass[::-1])[::-1]
         moment = np.cumsum((self.mass * self.mean)[::-1])[::-1]
@@ -96,7 +104,10 @@ class Bins:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """The two parts of the mass of each bin if it is moved to its edges with the same mean: two arrays ``(n,)``."""
+        """The two parts of the mass of each bin that move to its edges, of shape ``(n,)``.
+
+        Moving the mass of a bin to its left and right edge in these parts does not change its mean.
+        """
         # mass (1 - w) and mass w,  w = (mean - left) / (right - left)
         left, right = self.edges[:-1], self.edges[1:]
         weight = (self.mean - left) / np.maximum(right - left, 1e-300)
@@ -104,12 +115,15 @@ class Bins:
 
     @cached_property
     def weights(self) -> Array:
-        """The mass at each edge if the mass of every bin is moved to its two edges, of shape ``(n + 1,)``."""
+        """The mass at each edge if the mass of every bin is moved to its edges, ``(n + 1,)``."""
         left, right = self.shares
         return np.append(left, 0.0) + np.append(0.0, right)
 
     def shifted(self, shift: float) -> "Bins":
-        """Return the distribution of ``X + shift``, ``shift >= 0``, in the same bins, with the same guarantee."""
+        """Return the distribution of ``X + shift`` with ``shift >= 0``, in the same bins.
+
+        It has the same guarantee as these bins.
+        """
         if not shift:
             return self
         # f(x + shift) is convex and increases in x where f does (C31).
@@ -126,9 +140,10 @@ class Bins:
 
 
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
-    """Return the distribution of ``scale * B``, ``B ~ Beta(a, b)``, in at most ``count`` bins up to a tail of 1e-45.
+    """Return the distribution of ``scale * B`` with ``B ~ Beta(a, b)`` in bins.
 
-    In the logit of ``B`` the bins are narrowest just above the mean.
+    There are at most ``count`` bins. The last one starts at an upper tail of 1e-45. On the scale of the logit of ``B``
+    the bins are narrowest just above the mean.
 
     Raises:
         PrecisionError: ``a + b`` is above 5e8.
@@ -145,9 +160,10 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
 
 
 def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
-    """Return the distribution of ``scale * U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
+    """Return the distribution of ``scale * U`` with ``U ~ Gamma(a)`` in bins.
 
-    Three fifths of the bins lie between the quantiles 0.1 and 0.9999.
+    There are at most ``count`` bins. The last one starts at an upper tail of 1e-45. Three fifths of the bins are
+    between the quantiles 0.1 and 0.9999.
 
     Raises:
         PrecisionError: ``a`` is above 5e8.
@@ -165,12 +181,13 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
 
 
 def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
-    """Return the distribution of ``scale / U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
+    """Return the distribution of ``scale / U`` with ``U ~ Gamma(a)`` in bins.
 
-    The mean of the first bin, of mass 1e-12, is set to its upper edge. For ``a`` up to 1 the mean of the last bin is
-    infinite and is represented by :data:`FAR_SQUARED_SENSITIVITY`. Upper bounds of the expectation of an increasing
-    function then use its supremum for the tail. Lower bounds use its value at the left edge, because the distribution
-    is unbounded.
+    There are at most ``count`` bins. The last one starts at an upper tail of 1e-45. The mean of the first bin, which
+    has a mass of 1e-12, is set to its upper edge. For ``a <= 1`` the mean of the last bin is infinite, and is set to
+    :data:`FAR_SQUARED_SENSITIVITY`. Upper bounds of the expectation of an increasing function then use the supremum of
+    the function in the last bin. Lower bounds use its value at the left edge of that bin, because the distribution is
+    unbounded.
 
     Raises:
         PrecisionError: ``a`` is above 5e8.
@@ -209,12 +226,15 @@ def _ratio(s: float) -> tuple[float, float]:
 
 
 def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
-    """Return the first index from 0 to ``last`` at which a monotone condition holds, or ``last``."""
+    """Return the first index up to ``last`` at which a condition holds, or ``last``.
+
+    The condition must stay true at all larger indices.
+    """
     return bisect_left(range(last), True, key=is_true)
 
 
 class _PositiveDistribution(ABC):
-    """A distribution on ``[0, inf)``, parameterized by a coordinate ``s`` with a smooth unimodal density.
+    """A distribution on ``[0, inf)`` with a coordinate ``s`` of smooth, unimodal density.
 
     The coordinate is 0 at the mean.
     """
@@ -223,7 +243,7 @@ class _PositiveDistribution(ABC):
 
     @abstractmethod
     def place(self, s: Array) -> Array:
-        """Return the points of ``[0, inf)`` with the coordinates ``s``."""
+        """Return the points of ``[0, inf)`` at the coordinates ``s``."""
 
     @abstractmethod
     def density(self, s: Array) -> Array:
@@ -231,13 +251,20 @@ class _PositiveDistribution(ABC):
 
     @abstractmethod
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
+        """Return mass and ``E[X; .]`` below ``first``, and both above ``last``.
+
+        ``first`` and ``last`` are coordinates. ``E[X; .]`` is the mean of ``X`` over an event, not divided by its
+        probability.
+        """
 
     def means(self, s: Array, edges: Array, nodes: int, finer: Array | None = None) -> tuple[Array, Array]:
         """Return masses and means of the bins between these edges, by Gauss rules.
 
-        ``s`` are the coordinates of all edges except the first and the last. Bins are also divided at the coordinates
-        ``finer``.
+        Args:
+            s: The coordinates of all edges except the first and the last.
+            edges: The edges of the bins.
+            nodes: The number of nodes of each Gauss rule.
+            finer: Coordinates at which wide bins are divided for the integration.
         """
         points, starts = s, None
         if finer is not None:
@@ -265,7 +292,7 @@ class _PositiveDistribution(ABC):
 
 
 class _BetaDistribution(_PositiveDistribution):
-    """``Beta(a, b)``, with the coordinate ``s = logit(B) - logit(mean)``."""
+    """The distribution ``Beta(a, b)``, with the coordinate ``s = logit(B) - logit(mean)``."""
 
     def __init__(self, a: float, b: float) -> None:
         if a + b > 5e8:  # the rounding was not measured
@@ -277,14 +304,14 @@ class _BetaDistribution(_PositiveDistribution):
         self.constant = beta_constant(a, b)
 
     def coordinate(self, x: Array) -> Array:
-        """Return the coordinates of these points between 0 and 1."""
+        """Return the coordinates ``s`` of these points between 0 and 1."""
         # ln(x/p) - ln((1 - x)/q), e = n x - a
         excess = (self.a + self.b) * x - self.a
         return np.log1p(excess / self.a) - np.log1p(-excess / self.b)
 
     def place(self, s: Array) -> Array:
+        """Return the points of ``[0, inf)`` at the coordinates ``s``."""
         # p e^s / (q + p e^s)
-        """Return the points of ``[0, inf)`` with the coordinates ``s``."""
         return self.p / (self.p + self.q * np.exp(-s))
 
     def density(self, s: Array) -> Array:
@@ -294,11 +321,14 @@ class _BetaDistribution(_PositiveDistribution):
         return np.exp(self.constant - deviance)
 
     def log_tail(self, s: float) -> float:
-        """Return ``ln P(B > x)`` at the coordinate ``s``."""
+        """Return ``ln P(B > x)``, where ``s`` is the coordinate of ``x``."""
         return log_beta_tail_from(self.a, self.b, *self._shares(s), self.constant)
 
     def last_cell(self, cells: float, log_tail: float) -> int:
-        """Return the first ``j`` with ``ln P(B > j / cells)`` below ``log_tail``, at most ``ceil(cells)``."""
+        """Return the first ``j`` with ``ln P(B > j / cells)`` below ``log_tail``.
+
+        The result is at most ``ceil(cells)``.
+        """
 
         def is_below(j: int) -> bool:
             x = min(j / cells, 1.0)
@@ -307,14 +337,20 @@ class _BetaDistribution(_PositiveDistribution):
         return _first_true(math.ceil(cells), is_below)
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """Return masses and means of the bins between these points and 1; the first point must be 0."""
+        """Return masses and means of the bins between these points and 1.
+
+        The first point must be 0.
+        """
         if len(edges) == 1 or edges[1] >= 1.0:
             return np.ones(1), np.array([self.p])
         s = self.coordinate(edges[1:] if edges[-1] < 1.0 else edges[1:-1])
         return self.means(s, edges if edges[-1] == 1.0 else np.append(edges, 1.0), CELL_NODES, self.width * CELL_PANELS)
 
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
+        """Return mass and ``E[B; .]`` below ``first``, and both above ``last``.
+
+        ``first`` and ``last`` are coordinates.
+        """
         # E[B; .] = a/(a+b) P(Beta(a+1, b) in .)
         a, b, tail = self.a, self.b, log_beta_tail_from
         (x, y), (u, v), biased = self._shares(first), self._shares(last), beta_constant(a + 1.0, b)
@@ -324,19 +360,19 @@ class _BetaDistribution(_PositiveDistribution):
         return low, high
 
     def _shares(self, s: float) -> tuple[float, float]:
-        """Return ``x`` and ``1 - x`` at a coordinate."""
+        """Return the point ``x`` at a coordinate, and ``1 - x``."""
         return self.p / (self.p + self.q * math.exp(-s)), self.q / (self.q + self.p * math.exp(s))
 
 
 class _GammaDistribution(_PositiveDistribution):
-    """``Gamma(a)``, with the coordinate ``s = ln(U/a)``."""
+    """The distribution ``Gamma(a)``, with the coordinate ``s = ln(U/a)``."""
 
     def __init__(self, a: float) -> None:
         self.a, self.width = a, 1.0 / math.sqrt(a)
         self.constant = log_gamma_front(a, 0.0, 1.0)
 
     def place(self, s: Array) -> Array:
-        """Return the points of ``[0, inf)`` with the coordinates ``s``."""
+        """Return the points of ``[0, inf)`` at the coordinates ``s``."""
         return self.a * np.exp(s)
 
     def density(self, s: Array) -> Array:
@@ -345,11 +381,11 @@ class _GammaDistribution(_PositiveDistribution):
         return np.exp(self.constant - self.a * (np.expm1(s) - s))
 
     def log_tail(self, s: float) -> float:
-        """Return ``ln P(U > a e^s)``."""
+        """Return the log tail ``ln P(U > a e^s)``."""
         return log_gamma_tail(self.a, math.expm1(s), math.exp(s))
 
     def find_quantile(self, share: float) -> float:
-        """Return approximately the coordinate of a quantile."""
+        """Return approximately the coordinate of the quantile at the probability ``share``."""
         a, below = self.a, share < 0.5
 
         def excess(ratio: float) -> float:
@@ -361,7 +397,10 @@ class _GammaDistribution(_PositiveDistribution):
         return math.log(crossing.upper)
 
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
+        """Return mass and ``E[U; .]`` below ``first``, and both above ``last``.
+
+        ``first`` and ``last`` are coordinates.
+        """
         # E[U; .] = a P(Gamma(a+1) in .), and a e^s = (a + 1)(1 + e) with e = (a (e^s - 1) - 1)/(a + 1)
         a = self.a
         ends = []
@@ -373,22 +412,23 @@ class _GammaDistribution(_PositiveDistribution):
 
 
 def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
-    """Return a distribution that bounds ``scale * sum of share * B`` over independent layers from above (C6).
+    """Return an upper bound of the distribution of ``scale * sum of share * B`` (C6).
 
-    Each ``share * B`` is split to the points of a uniform grid without changing its mean, and truncated tails are moved
-    to the supremum. Both increase the expectation of every convex increasing function.
+    The sum is over independent layers. The expectation of every convex increasing function is at least as large as for
+    the exact distribution. Each ``share * B`` is split to the points of a uniform grid without changing its mean, and
+    truncated tails are moved to the supremum.
 
     Args:
-        parts: Tuples ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)`` and the
-            share ``C_l^2/C^2`` of the squared clipping norm. A layer with ``dim == rank`` is not projected and adds its
-            share.
+        parts: Tuples ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)``.
+            ``share`` is the squared clipping norm of one layer divided by the sum over all layers. A layer with
+            ``dim == rank`` is not projected and adds its share.
         scale: The factor of the sum.
     """
     moving = [part for part in parts if part[0] > part[1]]
     width = 1.0
     if moving:
-        # Splitting the layers adds at most a thousandth to the variance of the sum, unless there are 2^13 cells up to
-        # its mean. The sum of very many layers hardly varies, so that a coarser grid hardly matters.
+        # The grid is so fine that splitting adds at most a thousandth to the variance of the sum, or has 2^13 cells up
+        # to the mean. The sum of very many layers hardly varies, so a coarser grid hardly matters.
         # Var B = 2 r (d - r) / (d^2 (d + 2)); splitting one atom adds at most width^2 / 4 to the variance.
         variance = sum(n * c**2 * 2.0 * r * (d - r) / (d**2 * (d + 2.0)) for d, r, n, c in moving)
         mean = sum(n * c * r / d for d, r, n, c in moving)
@@ -422,7 +462,10 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
 
 
 class _GridDistribution(NamedTuple):
-    """A discrete distribution with atoms at ``0, w, 2 w, ...``, where ``w`` is ``2^level`` units."""
+    """A discrete distribution with atoms at ``0, w, 2 w, ...``.
+
+    ``w`` is ``2^level`` units.
+    """
 
     atoms: Array
     level: int
@@ -450,10 +493,14 @@ class _GridDistribution(NamedTuple):
 
 
 def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
-    """Return a distribution that is stochastically at most ``scale * sum of share * B`` over independent layers (C28).
+    """Return a lower bound of the distribution of ``scale * sum of share * B`` (C28).
 
-    ``parts`` are those of :func:`convolve_layers`. Every atom is moved down, which decreases the expectation of every
-    increasing function.
+    The sum is over independent layers. The result is stochastically at most the exact distribution: every atom is moved
+    down, which decreases the expectation of every increasing function.
+
+    Args:
+        parts: The layers, as for :func:`convolve_layers`.
+        scale: The factor of the sum.
     """
     shift, width, atoms = _sum_below(parts)
     points = scale * (shift + width * np.arange(len(atoms) + 1))
@@ -489,7 +536,13 @@ def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, f
 
 
 def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> _GridDistribution:
-    """Return a distribution that is stochastically below the sum over the ``n`` equal layers of ``part``."""
+    """Return a distribution that is stochastically below the sum of equal layers.
+
+    Args:
+        part: ``(dim, rank, count, share)`` of the layers, as for :func:`convolve_layers`.
+        unit: The unit of the grid.
+        most: The approximate largest number of atoms.
+    """
     dim, rank, n, share = part
     dist, level = (
         _BetaDistribution(0.5 * rank, 0.5 * (dim - rank)),
@@ -505,9 +558,9 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
 
 
 def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
-    """Return the masses of ``cells * Beta(a, b)`` after it is split to the integers 0, 1, 2, ... with the same mean.
+    """Return the masses of ``cells * Beta(a, b)`` after splitting it to the integers.
 
-    They end at an upper tail of 1e-45.
+    The integers are 0, 1, 2, ... up to an upper tail of 1e-45. The split does not change the mean.
     """
     dist = _BetaDistribution(a, b)
     top = max(dist.last_cell(cells, LOG_BINNED_TAIL), 1)

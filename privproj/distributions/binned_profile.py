@@ -1,13 +1,13 @@
-"""Evaluate privacy profiles at many epsilons, given the distribution of the squared sensitivity in bins (C4, C5).
+"""Evaluate privacy profiles at many epsilons, from the distribution of the squared sensitivity in bins (C4, C5).
 
-:mod:`privproj.distributions.mixture_profile` derives the formulas. For upper bounds, a convex function is replaced by
-its chord over a bin, and a concave one by its value at the mean of the bin (Jensen's inequality). For lower bounds it
-is the reverse (C28). All bounds are accurate to second order in the width of a bin. Shapes: ``eps`` is ``(e,)``, a
-distribution has ``n`` bins, and values at its edges are ``(e, n + 1)``.
+:mod:`privproj.distributions.mixture_profile` derives the formulas and defines ``h_eps``, ``g_p`` and ``x0``. For upper
+bounds, a convex function is replaced by its chord over a bin, and a concave function by its value at the mean of the
+bin (Jensen's inequality). Lower bounds do the reverse (C28). The error of all bounds is of second order in the width of
+a bin. Shapes: ``eps`` is ``(e,)``, a distribution has ``n`` bins, and values at its edges are ``(e, n + 1)``.
 
-A row is an ``eps``. At some rows, the *guides*, the Gaussian profile is evaluated at every edge. Between two guides it
-is evaluated only at the edges that contribute at these guides. The mass to the left of these edges is moved up to the
-first of them.
+A *row* is one ``eps``. A few rows are *guides*: there the Gaussian profile is evaluated at every edge. Between two
+guides it is evaluated only at the edges that contribute at these guides. The mass to the left of these edges is moved
+up to the first of them, which can only increase an upper bound.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from privproj.profiles.gaussian import (
     gaussian_deltas_below,
 )
 
-# soundness: factor by which masses, means and slopes are lowered for their rounding (measured: far smaller)
+# soundness: factor that lowers masses, means and slopes by more than their rounding (measured: far smaller)
 BIN_SAFETY = 1.0 - 1e-9
 
 # soundness: least lower bound of a delta; it covers bins whose mass is too small for their mean to be computed
@@ -34,18 +34,21 @@ LEAST_LOWER_DELTA = 1e-280
 ROWS_AT_ONCE = 64  # rows that are evaluated together, so that their data fit in the cache
 
 NEGLIGIBLE_SHARE = (
-    1e-12  # share of a delta below which a part of the distribution is not resolved but bounded as a whole
+    1e-12  # if a part of the distribution contributes at most this share of delta, it is bounded as a whole
 )
 
 
 def _inflections(eps: Array) -> Array:
-    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``, where ``h_eps`` turns from convex to concave (C3)."""
+    """Return ``x0(eps)``, where the Gaussian delta ``h_eps`` turns from convex to concave.
+
+    ``x0 = 2 (sqrt(1 + eps^2) - 1)``, as a squared sensitivity (C3).
+    """
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
 
 
 def _slopes(eps: Array, x: Array) -> Array:
-    """Return ``h_eps'(x)`` for ``x > 0`` (C3)."""
+    """Return ``h_eps'(x)``, the slope of the Gaussian delta, for ``x > 0`` (C3)."""
     root = np.sqrt(x)
     # h'(x) = phi(eps/sqrt x - sqrt x/2) / (2 sqrt x)
     with np.errstate(over="ignore", under="ignore"):
@@ -56,7 +59,7 @@ def _slopes(eps: Array, x: Array) -> Array:
 
 
 def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
-    """Return ``evaluate(eps)``, called with the ``eps`` in increasing order."""
+    """Return ``evaluate(eps)``, calling it with the ``eps`` in increasing order."""
     order = np.argsort(eps)
     values = np.empty(len(eps))
     values[order] = evaluate(eps[order])
@@ -64,7 +67,10 @@ def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
 
 
 def _guides(count: int) -> NDArray[np.intp]:
-    """Return the indices of the guides among ``count`` rows: every row, or the ends of pieces that cover the rows."""
+    """Return the indices of the guides among ``count`` rows.
+
+    For at most 96 rows every row is a guide. Otherwise the guides are the ends of pieces that cover the rows.
+    """
     if count <= 96:
         return np.arange(count)
     return np.linspace(0, count - 1, 1 + -(-count // ROWS_AT_ONCE)).astype(np.intp)
@@ -82,7 +88,7 @@ def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
 
 
 def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -> Array:
-    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``, computed a few rows at a time."""
+    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``, a few rows at a time."""
     roots, table = np.sqrt(x), np.empty((len(eps), len(x)))
     for i in range(0, len(eps), ROWS_AT_ONCE):
         table[i : i + ROWS_AT_ONCE] = function(eps[i : i + ROWS_AT_ONCE, None], roots)
@@ -93,11 +99,15 @@ def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -
 
 
 def any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
-    """Return upper bounds of ``min_p max_l E[g_p(X_l)]`` (C5), for distributions under one joint clipping norm.
+    """Return upper bounds of delta for any rank, ``min_p max_l E[g_p(X_l)]`` (C5).
 
-    Every ``p >= x0`` gives an upper bound. The tangent point ``p`` is ``M(c) = E[X | X > c]`` for the distribution and
-    the edge ``c`` with the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))``. It is ``x0`` instead if that is
-    better, as for a distribution with only a distant atom beyond ``x0``.
+    Every tangent point ``p >= x0`` gives an upper bound. The function uses ``p = M(c) = E[X | X > c]`` for the
+    distribution and the edge ``c`` with the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))``, or ``p = x0`` if
+    that is better. The latter helps for a distribution with only one distant atom above ``x0``.
+
+    Args:
+        eps: Epsilons in nats, of shape ``(e,)``.
+        dists: The distributions ``X_l`` of the layers under one joint clipping norm.
     """
     return _in_order(lambda rows: _any_rank_deltas(rows, dists), eps)
 
@@ -144,9 +154,18 @@ def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
-    """Return for every row the tangent point ``p >= x0`` of the distribution with the largest dual value.
+    """Return the tangent points and the best cuts at every row (epsilon).
 
-    The other results are the tangent point of each distribution, and the best cut of each distribution.
+    The dual value of a cut ``c`` is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``.
+
+    Args:
+        tables: The tables of the distributions.
+        x0: The inflection of ``h_eps`` at every row.
+
+    Returns:
+        * the tangent point ``p >= x0`` of the distribution with the largest dual value at each row;
+        * the tangent points of all distributions;
+        * the best cut ``c`` of every distribution, as indices of edges.
     """
     duals = [table.find_largest_duals(x0) for table in tables]
     worst = np.argmax([value for value, _, _ in duals], axis=0)
@@ -157,11 +176,18 @@ def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, li
 def _largest_means(
     tables: "list[_Table]", tangents: Array, best_of_each: Array | None = None, convex: NDArray[np.bool_] | None = None
 ) -> Array:
-    """Return an upper bound of ``min_p max_l E[g_p(X_l)]`` for every row, starting from its tangent.
+    """Return upper bounds of ``min_p max_l E[g_p(X_l)]``, starting from given tangents.
 
-    If the best ``p`` of every distribution is given, two more tangents are tried: that of the distribution with the
-    largest expectation, and one between both where the two expectations are about equal. The smallest number is
-    returned.
+    ``g_p`` is the convex function above the Gaussian delta with the tangent point ``p`` (C5). Without ``best_of_each``
+    only these tangents are used. Otherwise two more are tried: the best tangent of the distribution with the largest
+    expectation, and one between both, where two of the expectations are about equal. The result is the smallest bound
+    at each row.
+
+    Args:
+        tables: The tables of the distributions ``X_l``.
+        tangents: The tangent at every row, from :func:`_tangents`.
+        best_of_each: The best tangent point of each distribution at every row.
+        convex: True at the rows where ``h_eps`` is convex on the whole range of the distributions.
     """
     means, row = np.array([table.means(tangents) for table in tables]), np.arange(len(tables[0].eps))
     largest, first = means.max(axis=0), means.argmax(axis=0)
@@ -179,9 +205,10 @@ def _largest_means(
 
 
 def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
-    """Return the three rows ``p``, upper bounds of ``h_eps(p)``, and ``h_eps'(p)``.
+    """Return tangents of the Gaussian delta ``h_eps`` at the points ``p``.
 
-    In the ``convex`` columns they describe a line below ``h``, so that ``g_p`` is ``h``.
+    The rows of the result are ``p``, upper bounds of ``h_eps(p)``, and the slopes ``h_eps'(p)``. In the ``convex``
+    columns the second and third row describe a line below ``h_eps``, so that ``g_p`` is ``h_eps``.
     """
     tangents = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
     tangents[1:, convex] = [[-1.0], [0.0]]
@@ -190,7 +217,10 @@ def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
 
 @dataclass(frozen=True)
 class _Table:
-    """``h_eps`` at adjacent edges of a distribution; the mass to their left is moved up to the first edge."""
+    """Values of the Gaussian delta ``h_eps`` at neighboring edges of a distribution.
+
+    The mass to the left of these edges is moved up to the first of them.
+    """
 
     dist: Bins
 
@@ -198,11 +228,11 @@ class _Table:
 
     edges: slice  # range of the tabulated edges
 
-    at_edges: Array  # upper bounds of ``h_eps`` at these edges, a row for each eps
+    at_edges: Array  # upper bounds of ``h_eps`` at these edges, one row for each eps
 
-    cuts: slice  # edges ``c``, among those of the table, where the distribution may be cut
+    cuts: slice  # range of the edges ``c`` that are tried as cuts of the dual value ``V(c)``
 
-    at_means: Array  # upper bounds of ``h_eps(M(c))`` at these cuts, ``M(c) = E[X | X > c]``
+    at_means: Array  # upper bounds of ``h_eps(M(c))`` at these cuts, with ``M(c) = E[X | X > c]``
 
     @classmethod
     def of(cls, eps: Array, dist: Bins, edges: slice, cuts: slice) -> "_Table":
@@ -213,7 +243,11 @@ class _Table:
         return cls(dist, eps, edges, values[:, :count], cuts, values[:, count:])
 
     def find_largest_duals(self, x0: Array) -> tuple[Array, Array, NDArray[np.intp]]:
-        """Return the largest dual value ``V(c)`` over cuts ``c <= x0`` for every row, with ``M(c)`` and ``c`` (C5)."""
+        """Return the largest dual value over cuts ``c <= x0`` at every row (C5).
+
+        The dual value is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``. The other results are
+        ``M(c)`` at the best cut, and the index of its edge.
+        """
         dist, cuts, start = self.dist, self.cuts, self.edges.start
         ahead, count = cuts.start - start, cuts.stop - 1 - cuts.start
         left, right = dist.shares
@@ -233,9 +267,10 @@ class _Table:
         return dual[np.arange(len(best)), best], dist.above[1][cuts][best], cuts.start + best
 
     def majorants(self, tangents: Array) -> Array:
-        """Return ``g_p`` at the edges, for the tangents of every row (C5).
+        """Return ``g_p`` at the edges, for the tangent of every row (C5).
 
-        In an unbounded last bin ``g_p`` is bounded by a line, because its slope is at most that of its tangent.
+        ``g_p`` is the convex function above the Gaussian delta with the tangent point ``p``. In an unbounded last bin
+        it is bounded by a line, because its slope is at most that of its tangent.
         """
         # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
         p, height, slope = tangents[:, :, None]
@@ -250,10 +285,11 @@ class _Table:
         return values
 
     def means(self, tangents: Array) -> Array:
-        """Return upper bounds of ``E[g_p(X)]`` by chords, for the tangents of every row.
+        """Return upper bounds of ``E[g_p(X)]`` by chords, for the tangent of every row.
 
-        If a tangent is above ``h`` at the last edge, it is above ``h`` everywhere beyond, where ``g_p`` is affine.
-        Otherwise the table is extended.
+        ``g_p`` is the convex function above the Gaussian delta ``h`` with the tangent point ``p`` (C5). If a tangent is
+        above ``h`` at the last edge, it is above ``h`` at all larger values too, where ``g_p`` is affine. Otherwise the
+        table is extended.
         """
         dist, edges, majorants = self.dist, self.edges, self.majorants(tangents)
         if edges.stop < len(dist.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
@@ -266,9 +302,10 @@ class _Table:
         return majorants @ weights + (height * rest[0] + slope * (rest[1] - p * rest[0]))
 
     def find_columns(self, tangents: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the range of edges that each row needs: the first that is not negligible, and one past the last.
+        """Return the range of edges that each row needs, as first and one past the last.
 
-        The last edge is the first at which the tangent is above ``h``.
+        The first edge is the first one that is not negligible. The last edge is the first at which the tangent is above
+        ``h``.
         """
         majorants = self.majorants(tangents)
         stop = (self.at_edges >= majorants).sum(axis=1) + 2
@@ -277,27 +314,33 @@ class _Table:
 
 
 def _first_followed(values: Array, weights: Array, totals: Array) -> NDArray[np.intp]:
-    """Return the first column of every row that is not negligible: all columns before it have a negligible sum.
+    """Return the first column of every row that is not negligible.
 
-    ``values`` increase along a row, and so do ``weights``, the cumulative weights of the columns.
+    All columns before it have a negligible sum. ``values`` increase along a row, and so do ``weights``, the cumulative
+    weights of the columns. ``totals`` are the sums of all columns.
     """
     return np.maximum((weights * values <= NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1) - 1, 0)
 
 
 def any_rank_deltas_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
-    """Return lower bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, 0 if there is none.
+    """Return lower bounds of delta for any rank, ``min_p max_l E[g_p(X_l)]`` (C5).
 
-    Each is the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))`` over edges ``c <= x0`` of all distributions
-    near the best ones of the guides, with ``h`` bounded by Jensen's inequality (C5, C28).
+    The result has the shape ``(e,)`` and is 0 if no lower bound is known. Each bound is the largest dual value
+    ``E[h(X); X <= c] + P(X > c) h(M(c))`` over some edges ``c <= x0``, with ``h`` bounded by Jensen's inequality (C28).
+    At the guides all distributions and edges are tried, and at other rows those near the best ones of the guides.
+
+    Args:
+        eps: Epsilons in nats, of shape ``(e,)``.
+        dists: The distributions ``X_l`` of the layers under one joint clipping norm.
     """
     return _in_order(lambda rows: _claimed(_largest_duals_below(rows, dists)), eps)
 
 
 def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
-    """Return lower bounds of the largest dual value of all distributions, for increasing ``eps`` (C5, C28).
+    """Return lower bounds of the largest dual value of all distributions (C5, C28).
 
-    At the guides all distributions and all cuts between bins are tried. At other rows only the distributions that are
-    the best at some guide are tried, with cuts next to their best cuts.
+    ``eps`` must increase. At the guides all distributions and all edges are tried. At other rows only the distributions
+    that are the best at some guide are tried, with cuts next to their best cuts.
     """
     guides, x0 = _guides(len(eps)), _inflections(eps)
     tried = [_try_cuts(eps[guides], x0[guides], dist) for dist in dists]
@@ -316,7 +359,10 @@ def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """Return the largest dual value of a distribution for every row, its cut, and the first bin not negligible."""
+    """Return the largest dual value of a distribution at every row, and where it is.
+
+    The other results are the best cut, and the first bin that is not negligible, as indices.
+    """
     count = len(dist.mass)
     within, far = _dual_parts_below(eps, x0, dist, slice(0, count), slice(0, count + 1))
     best, value = np.argmax(within + far, axis=1), np.max(within + far, axis=1)
@@ -325,10 +371,18 @@ def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp
 
 
 def _dual_parts_below(eps: Array, x0: Array, dist: Bins, bins: slice, cuts: slice) -> tuple[Array, Array]:
-    """Return lower bounds of both terms of ``V(c)`` at these cuts, from these bins; 0 if there is none.
+    """Return lower bounds of both terms of the dual value at these cuts, 0 if unknown.
 
-    The cut ``k`` lies between the bins ``k - 1`` and ``k``. The bins before a cut must end below ``x0``, because
-    Jensen's inequality is used for them.
+    The dual value is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]`` (C5). The cut ``k`` is between
+    the bins ``k - 1`` and ``k``. The bins before a cut must end below ``x0``, because Jensen's inequality is used for
+    them.
+
+    Args:
+        eps: Epsilons in nats.
+        x0: The inflection of ``h_eps`` at each of them.
+        dist: The distribution.
+        bins: The range of bins that are used; the mass of earlier bins is omitted.
+        cuts: The range of cuts.
     """
     mass, mean = dist.lowered(BIN_SAFETY)
     tail, means = (np.append(BIN_SAFETY * part, 0.0)[cuts] for part in dist.above)
@@ -346,26 +400,29 @@ def _dual_parts_below(eps: Array, x0: Array, dist: Bins, bins: slice, cuts: slic
 
 
 def rank_one_deltas(eps: Array, dist: Bins) -> Array:
-    """Return upper bounds of ``E[h_eps(X)]`` (C4), the delta of a difference of rank one, of shape ``(e,)``.
+    """Return upper bounds of delta for a difference of rank one, ``E[h_eps(X)]`` (C4).
 
-    ``h_eps`` is replaced by its chord where it is convex and by its value at the bin's mean where it is concave. A bin
-    that contains ``x0`` counts with the value at its upper edge.
+    The result has the shape ``(e,)``. ``h_eps`` is replaced by its chord over a bin where it is convex, and by its
+    value at the mean of the bin where it is concave. In a bin that contains ``x0`` the value at the upper edge is used.
     """
     return _in_order(lambda rows: np.minimum(PROFILE_SAFETY * _rank_one_means(rows, dist, _upper_means), 1.0), eps)
 
 
 def rank_one_deltas_below(eps: Array, dist: Bins) -> Array:
-    """Return lower bounds of ``E[h_eps(X)]`` (C28), of shape ``(e,)``, 0 if there is none."""
+    """Return lower bounds of ``E[h_eps(X)]`` of shape ``(e,)``, 0 if unknown (C28)."""
     return _in_order(lambda rows: _claimed(_rank_one_means(rows, dist, _lower_means)), eps)
 
 
 def _claimed(lower: Array) -> Array:
-    """Return these lower bounds minus :data:`LEAST_LOWER_DELTA`, or 0 if the difference is too small."""
+    """Return these lower bounds minus :data:`LEAST_LOWER_DELTA`, or 0 where they are tiny."""
     return np.minimum(np.where(lower > 1e3 * LEAST_LOWER_DELTA, lower - LEAST_LOWER_DELTA, 0.0), 1.0)
 
 
 def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, slice], Array]) -> Array:
-    """Return ``mean(eps, x0, dist, bins)`` for increasing ``eps``, with the bins that are not negligible."""
+    """Return ``mean(eps, x0, dist, bins)`` with the bins that are not negligible.
+
+    ``eps`` must increase.
+    """
     guides, x0 = _guides(len(eps)), _inflections(eps)
     at_left = _tabulate(gaussian_deltas, eps[guides], dist.edges[:-1])
     totals = at_left @ dist.mass
@@ -379,7 +436,11 @@ def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, 
 
 
 def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
-    """Return three ranges of these bins: below ``x0`` for every row, for some rows only, and for no row."""
+    """Return three ranges of these bins, by their position relative to ``x0``.
+
+    They are the bins below ``x0`` at every row, the bins below ``x0`` at some rows only, and the bins above it at every
+    row.
+    """
     right = np.append(dist.edges[1:-1], dist.supremum)[bins]
     convex = bins.start + int(np.searchsorted(right, x0[0], "right"))
     concave = bins.start + int(np.searchsorted(dist.edges[:-1][bins], x0[-1], "left"))
@@ -389,7 +450,7 @@ def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
 def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
     """Return upper bounds of ``E[h_eps(X)]``, evaluated in these bins.
 
-    Mass below these bins is moved up, and above them ``h_eps`` is bounded by 1.
+    The mass below these bins is moved up to their first edge. Above them ``h_eps`` is bounded by 1.
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]
@@ -412,10 +473,11 @@ def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
 
 
 def _lower_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
-    """Return lower bounds of ``E[h_eps(X)]`` from these bins; the first bin of the distribution counts as 0 (C28).
+    """Return lower bounds of ``E[h_eps(X)]``, evaluated in these bins (C28).
 
-    The mass of the first bin may be a small difference of large masses. ``h_eps`` increases, so in a bin it is at least
-    its value at the left edge, and more if its curvature is known.
+    The first bin of the distribution counts as 0, because its mass may be a small difference of large masses. ``h_eps``
+    increases, so in a bin it is at least its value at the left edge. The curvature of ``h_eps`` gives larger lower
+    bounds.
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]

@@ -1,19 +1,22 @@
-"""Compute the densities of random squared sensitivities that have no closed form, for two bounds of M1 (C7, C8).
+"""Compute the densities of two squared sensitivities of M1 that have no closed form (C7, C8).
 
 The densities are those of ``y = ln X``; :mod:`privproj.distributions.tabulated` integrates them.
-:class:`ProjectedEnergy` is ``|M u|^2`` of one direction under M1 with a known projection: ``X = U (U + Y) / r^2``,
-where ``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent (C7). :class:`SecretShift` is the squared sensitivity of a
-vector release of M1 whose projection stays secret (C8). Let the unit vectors ``v, v'`` have the distance ``s = 2
-sin(eta)``. If ``g ~ chi2_r / r`` is revealed, both releases are Gaussian, and the difference of their means is
-``S (c + xi)``, ``xi ~ N(0, 1)``, with
+
+:class:`ProjectedEnergy` is for M1 with a known projection matrix ``M`` and one direction ``u``. The squared sensitivity
+is ``X = |M u|^2 = U (U + Y) / r^2``, where ``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent (C7).
+
+:class:`SecretShift` is for a vector release of M1 whose projection stays secret (C8). Let the unit vectors ``v`` and
+``v'`` of two neighboring datasets have the distance ``s = 2 sin(eta)``, and let ``sigma`` be the standard deviation of
+the noise. If ``g ~ chi2_r / r`` is revealed, both releases are Gaussian, and the difference of their means, in units of
+their noise, is ``S (c + xi)`` with ``xi ~ N(0, 1)`` and
 
     S = (g/r) sin(2 eta) / (sigma tau),   c = r sqrt(sigma^2 + (g/r) sin^2(eta)) / cos(eta),   tau^2 = sigma^2 + g/r.
 
-The absolute value of this difference increases with ``s`` as long as ``sin(2 eta)`` and ``c`` do, up to ``s = sqrt 2``.
-Beyond, ``sin(2 eta)`` is replaced by 1, which also bounds all smaller distances.
+The absolute value of this difference increases with ``s`` as long as ``sin(2 eta)`` and ``c`` increase, up to
+``s = sqrt 2``. For larger ``s``, ``sin(2 eta)`` is replaced by 1, which also bounds all smaller distances.
 
-Each density is a trapezoidal sum over a second variable. All functions are analytic and decay at both ends, so the sum
-converges geometrically.
+Each density is a trapezoidal sum over a second variable. All functions are analytic and decrease to 0 at both ends, so
+the sum converges geometrically.
 """
 
 import math
@@ -30,12 +33,13 @@ from privproj.numerics.special import stirling_remainder
 
 @dataclass(frozen=True)
 class ProjectedEnergy:
-    """``X = B N^2 / r^2``, the distribution of ``|M u|^2`` for a unit vector ``u`` and ``M ~ W_d(I/r, r)`` (C7).
+    """The distribution of ``X = |M u|^2`` for a unit vector ``u`` under M1 (C7).
 
-    ``B ~ Beta(a, b)`` and ``N ~ chi2_(2(a+b))`` are independent, and ``X = U (U + Y) / r^2`` with ``U = B N``.
+    ``M`` has the Wishart distribution ``W_d(I/r, r)``. ``X = B N^2 / r^2`` with independent ``B ~ Beta(a, b)`` and
+    ``N ~ chi2_(2(a+b))``. Equivalently ``X = U (U + Y) / r^2`` with ``U = B N`` and ``Y = N - U``.
 
-    * ``a``: half the degrees of freedom of ``U``, ``r/2`` for M1.
-    * ``b``: half those of ``Y``, ``(d - 1)/2`` for M1; with ``b = 0``, ``X = U^2 / r^2``.
+    * ``a``: half the degrees of freedom of ``U``, which is ``r/2`` for M1.
+    * ``b``: half the degrees of freedom of ``Y``, which is ``(d - 1)/2`` for M1. With ``b = 0``, ``X = U^2 / r^2``.
     * ``rank``: ``r``.
     """
 
@@ -50,9 +54,9 @@ class ProjectedEnergy:
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """``(low, high, width)`` of ``y = ln B + 2 ln N - 2 ln r``.
+        """The range and peak width ``(low, high, width)`` of ``y = ln X``.
 
-        See :class:`privproj.distributions.tabulated.LogDensity`.
+        See :attr:`privproj.distributions.tabulated.LogDensity.ends`.
         """
         n = self.a + self.b
         spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
@@ -64,10 +68,10 @@ class ProjectedEnergy:
 
     @cached_property
     def grid(self) -> tuple[Array, Array]:
-        """The values of ``ln B`` and the logs of their weights, by the trapezoidal rule in the logit ``t`` of ``B``.
+        """The values of ``ln B`` in the trapezoidal sum, and the logs of their weights.
 
-        ``t`` is relative to the logit of the mean ``a/n``. The weights sum to 1. With ``b = 0`` there is one point, ``B
-        = 1``; points that round to 1 are merged.
+        The points are equidistant in the logit of ``B``, and the weights have the sum 1. Points that round to ``B = 1``
+        are merged. With ``b = 0`` there is one point, ``B = 1``.
         """
         if self.b == 0.0:
             return np.zeros(1), np.zeros(1)
@@ -89,7 +93,10 @@ class ProjectedEnergy:
         return np.append(log_b[inside], [0.0] * len(together)), np.append(logs[inside], together)
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of points, as a sum over the grid of ``B``."""
+        """Return the density of ``y = ln X`` at an array of points.
+
+        It is a sum over the grid of ``B``.
+        """
         k = self.a + self.b
         # N/2 = k e^s, k = a + b, with density sqrt(k/2 pi) e^-R e^(-k (e^s - 1 - s)) of s, R Stirling's remainder:
         # sum over B of weight(B) f(s) / 2 at s = (y + 2 ln r - ln B)/2 - ln(2 k) (C7)
@@ -107,7 +114,10 @@ class ProjectedEnergy:
 
 
 def _reach_above_center(a: float, b: float) -> float:
-    """Return the distance above ``ln(4 a n)`` at which the density of ``ln(B N^2)`` has fallen by about 720 nats."""
+    """Return how far above its center ``ln(4 a n)`` the density of ``ln(B N^2)`` extends.
+
+    At this distance the density has decreased by about 720 nats. ``n`` is ``a + b``.
+    """
     n = a + b
 
     def log_tail(v: float) -> float:
@@ -126,17 +136,19 @@ def _reach_above_center(a: float, b: float) -> float:
     return find_crossing(lambda v: 720.0 - log_tail(v), 1.0, low=1e-9, high=1e9, rtol=1e-9).upper
 
 
-# soundness: c from which on the sum is over xi; the means differ in the other direction with probability below e^-800
+# soundness: least c at which the density is a sum over xi; there c + xi is negative with probability below e^-800
 LEAST_CENTER_OVER_XI = 40.0
 
 
 @dataclass(frozen=True)
 class SecretShift:
-    """The distribution of ``y``, the log of the squared sensitivity of one pair of unit vectors (C8).
+    """The distribution of the log squared sensitivity ``y`` for one pair of unit vectors (C8).
+
+    It is for M1 with a secret projection; the module docstring defines the symbols.
 
     * ``rank``: ``r``.
     * ``sigma``: standard deviation of the noise, for vectors of norm 1.
-    * ``misalignment``: ``m = 1 - v.v' = s^2/2 = 2 sin^2(eta)``, below 2.
+    * ``misalignment``: ``1 - v.v' = s^2/2 = 2 sin^2(eta)``, below 2.
     """
 
     rank: int
@@ -144,8 +156,13 @@ class SecretShift:
     misalignment: float
 
     def parts(self, g: Array) -> tuple[Array, Array]:
-        """Return ``S`` and ``c`` at an array of ``g``; the difference of the two means is ``S (c + xi)``."""
-        # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta;  sin^2 eta = m/2 (C8)
+        """Return ``S`` and ``c`` at an array of values of ``g``.
+
+        If ``g`` is revealed, both releases are Gaussian, and ``S (c + xi)`` is the difference of their means, with
+        ``xi ~ N(0, 1)``.
+        """
+        # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta,
+        # sin^2 eta = misalignment/2 (C8)
         sine2, share = 0.5 * self.misalignment, g / self.rank
         doubled = 2.0 * math.sqrt(sine2 * (1.0 - sine2)) if sine2 < 0.5 else 1.0
         scale = share * doubled / (self.sigma * np.sqrt(self.sigma**2 + share))
@@ -153,12 +170,15 @@ class SecretShift:
 
     @property
     def center(self) -> float:
-        """The center ``c`` at ``g = 1``, the mean of ``g``."""
+        """The value of ``c`` at ``g = 1``, the mean of ``g``."""
         return float(self.parts(np.ones(1))[1][0])
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """``(low, high, width)`` of ``y``; see :class:`privproj.distributions.tabulated.LogDensity`."""
+        """The range and peak width ``(low, high, width)`` of ``y``.
+
+        See :attr:`privproj.distributions.tabulated.LogDensity.ends`.
+        """
         c, spread = self.center, math.sqrt(2.0 / self.rank)
         width = 2.0 * math.hypot(1.0 / max(c, 1.0), spread)
         near = 100.0 if c < LEAST_CENTER_OVER_XI else -2.0 * math.log1p(-11.0 / c)
@@ -170,15 +190,15 @@ class SecretShift:
         return low, 2.0 * math.log(scale * (at_top + 38.0)), min(0.8 * width, 1.0)
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of points, which share the terms that are not negligible.
+        """Return the density of ``y`` at an array of points.
 
         It is a sum over ``ln g`` if both signs of the difference of the means are likely, and a sum over ``xi``
-        otherwise.
+        otherwise. All points use the same range of terms.
         """
         return self.over_xi(y) if self.center >= LEAST_CENTER_OVER_XI else self.over_g(y)
 
     def log_gamma(self, v: Array) -> Array:
-        """Return ``ln f(v)``, the log of the density of ``v = ln g``."""
+        """Return the log density of ``v = ln g``, where ``g ~ chi2_r / r``."""
         k = 0.5 * self.rank
         # f(v) = sqrt(k/2 pi) e^-R e^(-k (e^v - 1 - v)), k = r/2, R the remainder of Stirling's formula
         return 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - k * (np.expm1(v) - v)
@@ -207,8 +227,8 @@ class SecretShift:
     def over_xi(self, y: Array) -> Array:
         """Return the density of ``y`` as a sum over ``xi``.
 
-        For each ``xi`` there is one ``g`` for which the difference of the means is ``e^(y/2)``. It is computed by
-        Newton's method in ``v = ln g``. If the method failed, the total mass would not be 1, which
+        For each ``xi`` there is one ``g`` for which the difference of the means is ``e^(y/2)``. Newton's method in
+        ``v = ln g`` computes it. If the method failed, the total mass would not be 1, which
         :mod:`privproj.distributions.tabulated` checks.
         """
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
@@ -235,7 +255,7 @@ class SecretShift:
     def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
         """Return ``ln(S (c + xi))`` at ``g = e^v``, and its derivative in ``v``.
 
-        ``S (c + xi)`` is the difference of the two means; see :meth:`parts`.
+        ``S (c + xi)`` is the difference of both means; see :meth:`parts`.
         """
         sine2, share = 0.5 * self.misalignment, np.exp(np.clip(v, -60.0, 60.0)) / self.rank
         scale, c = self.parts(share * self.rank)

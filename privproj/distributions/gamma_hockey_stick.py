@@ -1,25 +1,25 @@
 """Compute expectations ``E[(1 - e^(-c (U - b)))_+]`` for a Gamma variable ``U``, by tables or by quadrature.
 
-They are the hockey-stick divergences of a privacy loss that is linear in ``U``. For ``U ~ Gamma(k)``, ``k >= 1``, let
-``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is ``F e^(-k D(w))``, where
-``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. With the two Mills ratios
+They are the hockey-stick divergences of a privacy loss that is linear in ``U``, and are called *gains*. Let
+``U ~ Gamma(k)`` with ``k >= 1``, ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is ``F e^(-k D(w))``,
+where ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. The two Mills ratios are
 
     above(w) = int_0^inf exp(-k (D(w + y) - D(w))) dy,    P(U > k e^w) = F e^(-k D(w)) above(w)
     below(w) = int_0^inf exp(-k (D(w - y) - D(w))) dy,    P(U < k e^w) = F e^(-k D(w)) below(w)
 
-and ``b = k e^w``, ``E = b (e^x - 1) - k x``, the two expectations (*gains*) are
+For ``x > 0``, ``b = k e^w`` and ``E = b (e^x - 1) - k x`` the gains above and below the threshold ``b`` are
 
     E[(1 - e^(-(e^x - 1)(U - b)))_+]  = F e^(-k D(w)) [above(w) - above(w + x)]
                                       = 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)]
     E[(1 - e^(-(1 - e^-x)(b - U)))_+] = F e^(-k D(w)) [below(w) - below(w - x)]
 
-(docs/proofs.md C20). Both ratios and their slopes are tabulated as polynomials on panels, which interpolate in
-Chebyshev points. The ratios and slopes are entire functions. On the line through ``w`` parallel to the imaginary axis,
-``|above(w + i v)| <= above(w + ln cos v)`` and ``|below(w + i v)| <= below(w)``. This bounds the error of the
-polynomials, and similar bounds hold for the Gauss rules that compute the interpolated values.
+(docs/proofs.md C20). Both ratios and their slopes are tabulated as polynomials on panels in ``w``, which interpolate in
+Chebyshev points. The error of a polynomial is bounded by the values of the ratio in the complex plane: ratios and
+slopes are entire functions, ``|above(w + i v)| <= above(w + ln cos v)`` and ``|below(w + i v)| <= below(w)``. Similar
+bounds hold for the Gauss rules that compute the interpolated values.
 
-For few values, and for shapes below 1, :func:`log_gamma_hockey_stick` computes an expectation by a quadrature of
-positive terms instead.
+For few values, and for ``k < 1``, :func:`log_gamma_hockey_stick` computes a gain by a quadrature of positive terms
+instead.
 """
 
 import math
@@ -39,26 +39,28 @@ PANEL_COEFFICIENTS = 24  # coefficients of a panel; the resulting error is compu
 
 PANEL_ELLIPSE = 6.0  # sum of the semi-axes of the ellipse around a panel on which the ratios are bounded
 
-RATIO_NODES = 32  # Gauss nodes of each part of a ratio's own integral; the error is computed
+RATIO_NODES = 32  # Gauss nodes of each part of the integral of a ratio; the resulting error is computed
 
-CUT_OFF_NATS = 44.0  # nats below the largest value of a ratio's integrand at truncation; the rest is bounded
+# nats below its maximum at which the integrand of a ratio is truncated; the rest of the integral is bounded
+CUT_OFF_NATS = 44.0
 
-SLIM_SHARE = 0.1  # share of the natural scale below which a difference is computed as an integral of the slope
+# a difference of ratios at a distance below this share of their scale is computed as an integral of the slope
+SLIM_SHARE = 0.1
 
-# soundness: how far beyond its ends the polynomials of a panel are accurate, in units of the scale at its inner end;
-# the scale grows by less than 1.4 over a panel, and half of SLIM_SHARE times 1.4 is 0.07
+# soundness: distance beyond the ends of a panel up to which its polynomials are accurate, in units of the scale at its
+# inner end; the scale grows by less than 1.4 over a panel, and half of SLIM_SHARE times 1.4 is 0.07
 SLIM_REACH = 0.07
 
 POLYNOMIAL_RELATIVE_ROUNDING = 2e-15  # soundness: relative rounding of a polynomial (measured)
 
 GAIN_ERROR_FACTOR = 8.0  # soundness: factor by which the sums of a gain amplify relative errors (C20)
 
-# soundness: k D up to which the ratio above is tabulated; beyond, gains are below e^-1e9 (C20)
+# soundness: largest k D in the table of above; at larger ones gains are below e^-1e9 (C20)
 FARTHEST_DEVIANCE = 1e9
 
-LOWEST_LOG_THRESHOLD = -40.0  # soundness: least w of the table of below; smaller gains are negligible (C20)
+LOWEST_LOG_THRESHOLD = -40.0  # soundness: least w of the table of below; gains at a smaller w are negligible (C20)
 
-DIFFERENCE_FROM = -1.0  # w from which below - 1/k is computed as a difference
+DIFFERENCE_FROM = -1.0  # least w at which below - 1/k is computed as a difference
 
 # proved relative error of a gain above which gamma_gain raises ConvergenceError
 LARGEST_GAIN_ERROR = 1e-11
@@ -77,24 +79,41 @@ def deviance(w: Array) -> Array:
 
 
 def gauss_error(count: int, ellipse: Array | float) -> Array | float:
-    """Return a bound of the error of the Gauss rule on [0, 1], for ``|f| <= 1`` on the ellipse (C20)."""
+    """Return a bound of the error of the Gauss rule on [0, 1] (C20).
+
+    Args:
+        count: The number of nodes.
+        ellipse: The sum of the semi-axes, relative to half the panel, of an ellipse around the panel. The integrand
+            must have a modulus of at most 1 on it.
+    """
     # 2.1 rho^-2n / (1 - rho^-2) (C20, Gauss rules)
     return 2.1 * ellipse ** (-2.0 * count) / (1.0 - ellipse**-2.0)
 
 
 def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
-    """Return the exponent ``-k (D(w +- y) - D(w))`` of a ratio's integrand; ``turn`` is ``cos v`` at ``y + iv``."""
+    """Return the exponent ``-k (D(w +- y) - D(w))`` in the integrand of a Mills ratio.
+
+    Args:
+        k: The shape of the Gamma distribution.
+        sign: 1 for ``above``, -1 for ``below``.
+        w: The argument of the ratio.
+        y: The variable of integration, or its real part.
+        turn: ``cos v`` if the variable of integration is ``y + iv``; the result is then the real part.
+    """
     # k (+-y - e^w (e^(+-y) turn - 1)) = -k (D(w +- y) - D(w)) at turn = 1
     return k * (sign * y - np.exp(w) * (np.expm1(sign * y) * turn - (1.0 - turn)))
 
 
 def _cut_off_place(k: float, sign: float, w: Array) -> Array:
-    """Return approximately the ``y`` where the exponent is :data:`CUT_OFF_NATS` below its maximum."""
+    """Return approximately the ``y`` at which the integrand of a ratio is truncated.
+
+    The exponent is :data:`CUT_OFF_NATS` below its maximum there. Arguments as for :func:`_ratio_exponent`.
+    """
     top = np.maximum(-sign * w, 0.0)
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
     y = top + (min(most, math.log(2.0 + 2.0 * CUT_OFF_NATS / k) + 2.0) if sign > 0.0 else most)
-    # The result need not be exact.
+    # The result may be inexact, because the rest of the integral is bounded for every truncation.
     for _ in range(20):
         fall = -sign * k * (1.0 - np.exp(np.minimum(w + sign * y, 30.0)))
         step = (level - _ratio_exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
@@ -103,13 +122,16 @@ def _cut_off_place(k: float, sign: float, w: Array) -> Array:
 
 
 def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
-    """Return a Mills ratio, the absolute value of its slope, and the proved relative error of both, at every ``w``.
+    """Return a Mills ratio, the size of its slope, and the proved relative error of both.
 
-    ``sign`` is 1 for ``above`` and -1 for ``below - 1/k``. The latter is ``int_0^inf e^(-k y) (e^q - 1) dy`` with
-    ``q = k e^w (1 - e^-y)``, which is positive, and small for small ``w``.
+    Args:
+        k: The shape of the Gamma distribution.
+        sign: 1 for ``above``, -1 for ``below - 1/k``. The latter is ``int_0^inf e^(-k y) (e^q - 1) dy`` with
+            ``q = k e^w (1 - e^-y)``, which is positive, and small for small ``w``.
+        w: The arguments of the ratio.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
-    # three parts of the integral, and more for a small shape, for which the range is longer
+    # at least three parts of the integral, and more for a small shape, for which the range is longer
     end, parts = _cut_off_place(k, sign, w), 3 + int((20 if sign < 0.0 else 2.0) / k)
     ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
     in_full = (w > DIFFERENCE_FROM)[:, None]
@@ -138,9 +160,9 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
 
 
 def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
-    """Return proved errors of the Gauss rule on one part, for the ratio and for its slope.
+    """Return the proved errors of the Gauss rule on one part, for the ratio and its slope.
 
-    Each is the least error from a few ellipses.
+    Each is the least bound over a few ellipses.
     """
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
     # sums of the semi-axes of the ellipses
@@ -167,7 +189,9 @@ def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array
 
 @dataclass(frozen=True)
 class _Polynomials:
-    """One polynomial in ``w`` for each of ``p`` intervals: ``sum_j coefficients_j y^j``, ``y = (w - middle)/half``.
+    """One polynomial in ``w`` for each of ``p`` intervals.
+
+    The polynomial is ``sum_j coefficients_j y^j`` with ``y = (w - middle)/half``.
 
     * ``coefficients``, of shape ``(terms, p)``.
     * ``middle``, ``half``, of shape ``(p,)``: center and half-width of each interval.
@@ -187,7 +211,10 @@ class _Polynomials:
         return total
 
     def slant(self, panel: NDArray[np.intp], w: Array, end: Array) -> Array:
-        """Return the divided difference of the polynomials of these panels between ``w`` and ``end``."""
+        """Return the divided difference of the polynomials of these panels.
+
+        It is ``(p(w) - p(end)) / (w - end)``, computed without cancellation.
+        """
         middle, half = self.middle[panel], self.half[panel]
         y, z = (w - middle) / half, (end - middle) / half
         total = self.coefficients[-1].take(panel)
@@ -203,12 +230,13 @@ class _Polynomials:
 
 @dataclass(frozen=True)
 class _RatioTable:
-    """One Mills ratio and the absolute value of its slope, by polynomials on panels, and their proved error (C20).
+    """One Mills ratio and the size of its slope, tabulated by polynomials on panels (C20).
 
     * ``edges``, of shape ``(p + 1,)``: the ends of the panels, in ``w``.
-    * ``ratio``: the ratio.
-    * ``rise``: an antiderivative of the absolute value of its slope, on each panel and around it.
-    * ``amplified``: relative error of a difference of two values, or of an integral of the slope in its place.
+    * ``ratio``: the polynomials of the ratio.
+    * ``rise``: the polynomials of an antiderivative of the absolute value of the slope, on each panel and a little
+      beyond.
+    * ``amplified``: the proved relative error of a difference of two values, or of an integral of the slope instead.
     """
 
     edges: Array
@@ -217,7 +245,7 @@ class _RatioTable:
     amplified: float
 
     def place(self, w: Array) -> NDArray[np.intp]:
-        """Return the index of the panel that contains each ``w``, or of the nearest panel outside of the table."""
+        """Return the index of the panel that contains each ``w``, or of the nearest panel."""
         return np.searchsorted(self.edges[1:-1], w, side="right")
 
     def at(self, w: Array) -> Array:
@@ -227,37 +255,40 @@ class _RatioTable:
 
 
 def _panel_edges(k: float, sign: float) -> Array:
-    """Return the edges of the panels, a few per natural scale, from beyond the mean on the other side outward."""
+    """Return the edges of the panels of a ratio, a few per scale of the ratio.
+
+    They start 2.2 standard deviations on the other side of the mean, and end where the table ends.
+    """
     unit, edges = 1.0 / math.sqrt(k), []
     # k D(end) is at least FARTHEST_DEVIANCE.
     end = math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0 if sign > 0.0 else -LOWEST_LOG_THRESHOLD
-    # panels are this wide for |w| > 3
+    # width of a panel beyond |w| = 3
     place, wide = -2.2 * unit, 0.8 if sign > 0.0 else 1.6
     while place < end:
         edges.append(place)
-        # else 0.36 of the scale at the inner end
+        # other panels are 0.36 of the scale at their inner end wide
         place += wide if place > 3.0 else 0.36 * float(_ratio_scale(k, sign, np.array(sign * place)))
     return sign * np.array([*edges, place])[:: int(sign)]
 
 
 def _coefficients(values: Array) -> Array:
-    """Return the coefficients of the polynomials that interpolate values at the Chebyshev points of panels.
+    """Return the coefficients of polynomials that interpolate values at Chebyshev points.
 
-    The values have the shape ``(p, n)`` and the coefficients of powers the shape ``(n, p)``.
+    The values have the shape ``(p, n)`` for ``p`` panels. The coefficients of powers have the shape ``(n, p)``.
     """
     n = PANEL_COEFFICIENTS
     angle = (np.arange(n) + 0.5) * math.pi / n
     series = 2.0 / n * np.cos(np.arange(n)[:, None] * angle) @ values.T
     series[0] *= 0.5
-    # via the Chebyshev series, whose high coefficients are small where those of powers are large
+    # The matrix converts the Chebyshev series to powers.
     return np.stack([np.pad(cheb2poly(unit[: j + 1]), (0, n - 1 - j)) for j, unit in enumerate(np.eye(n))], 1) @ series
 
 
 def _build_ratio_table(k: float, sign: float) -> _RatioTable:
-    """Return the table of ``above`` (``sign = 1``) or ``below`` (-1) of ``Gamma(k)``, with its proved error (C20).
+    """Return the table of ``above`` (``sign = 1``) or ``below - 1/k`` (-1).
 
-    The error is the sum of the errors of interpolation in Chebyshev points of the first kind, of the Gauss rules, and
-    of rounding.
+    ``U`` has the distribution ``Gamma(k)``. The proved error of the table is the sum of the errors of interpolation in
+    Chebyshev points of the first kind, of the Gauss rules, and of rounding (C20).
     """
     edges = _panel_edges(k, sign)
     inner = edges[:-1] if sign > 0.0 else edges[1:]
@@ -276,8 +307,8 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     lebesgue = 2.0 / math.pi * math.log(PANEL_COEFFICIENTS) + 1.0
     of_panels = interpolated * spread + lebesgue * float(np.max(missed)) * flat
     error = float(np.max(of_panels)) + POLYNOMIAL_RELATIVE_ROUNDING
-    # The largest factor by which a difference over SLIM_SHARE of the scale amplifies a relative error; ratios are
-    # monotone.
+    # The largest factor by which a difference amplifies a relative error, if its distance is at least SLIM_SHARE of the
+    # scale. Ratios and slopes are monotone, so the ends of a panel suffice.
     near, far = (edges[:-1], edges[1:]) if sign > 0.0 else (edges[1:], edges[:-1])
     largest = _mills_ratios(k, sign, near)[0]
     least_slope = _mills_ratios(k, sign, far + sign * SLIM_SHARE * _ratio_scale(k, sign, far))[1]
@@ -287,10 +318,10 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
 
 
 def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Array, Array]:
-    """Return two quotients for each panel ``[low, high]``, from which the error of the table is computed.
+    """Return two quotients for each panel ``[low, high]``, for the error of the table.
 
     * the largest over the smallest value on the panel;
-    * the bound on the ellipse of the panel over the smallest value on the panel.
+    * the bound on the ellipse around the panel over the smallest value on the panel.
 
     Each is the larger one of the ratio and of its slope. Both are monotone (C20), so the ends of a panel suffice.
     """
@@ -307,22 +338,24 @@ def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Arra
 
 
 def _ratio_scale(k: float, sign: float, w: Array) -> Array:
-    """Return the distance in ``w`` over which a ratio varies."""
-    # Beyond the mean the ratio below increases as e^(k D), so its scale decreases for small k.
+    """Return the distance in ``w`` over which a Mills ratio varies."""
+    # Above the mean, below(w) increases as e^(k D), so its scale decreases.
     scale = np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
     return scale if sign > 0.0 else scale * np.exp(-np.maximum(w, 0.0))
 
 
 @dataclass(frozen=True)
 class GammaGain:
-    """The gains of ``Gamma(k)`` over thresholds ``k e^w``, from tables of the two Mills ratios.
+    """The gains of ``Gamma(k)`` above and below thresholds ``k e^w``, from tables.
+
+    The module docstring defines gains and the two Mills ratios that are tabulated.
 
     * ``k``: the shape, at least 1.
     * ``above``, ``below``: the tables.
-    * ``log_front``: ``ln F = ln(k/(2 pi))/2 - R``, ``R`` the remainder of Stirling's formula.
+    * ``log_front``: ``ln F``, the log of the density of ``w`` at 0.
     * ``error``: the relative error of a gain, proved except for rounding (C20).
 
-    The arrays passed to a method have one shape, which is that of the result.
+    All arrays that are passed to a method have the same shape, which is also the shape of the result.
     """
 
     k: float
@@ -332,30 +365,39 @@ class GammaGain:
     error: float
 
     def drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
-        """Return ``|ratio(w) - ratio(w')|``, where ``w' = w + x`` for ``above`` and ``w' = w - x`` for ``below``.
+        """Return the difference ``|ratio(w) - ratio(w')|`` of a Mills ratio.
 
-        The ratio is larger at ``w``. The result is a difference, or the integral of the slope if the difference would
-        cancel.
+        ``w'`` is ``w + x`` for ``above`` and ``w - x`` for ``below``; the ratio is larger at ``w``. If the difference
+        would cancel, the integral of the slope is used instead.
         """
         sign = 1.0 if table is self.above else -1.0
         slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
         drops, wide = np.empty_like(w), ~slim
         drops[wide] = table.at(w[wide]) - table.at(w[wide] + sign * x[wide])
-        # the mean of the slope
+        # the integral of the slope, as x times its mean
         w, x, low, high = w[slim], x[slim], table.edges[0], table.edges[-1]
         panel, end = table.place(w + 0.5 * sign * x), np.clip(w + sign * x, low, high)
         drops[slim] = x * table.rise.slant(panel, np.clip(w, low, high), end)
         return np.maximum(drops, 0.0)
 
     def log_under(self, w: Array, x: Array) -> Array:
-        """Return ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``."""
+        """Return the log gain below the threshold ``k e^w``.
+
+        It is ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``.
+        """
         # E' = k (x - e^w (1 - e^-x))
         return self.log_over(w, x, self.k * (x + np.exp(w) * np.expm1(-x)), -1.0)
 
     def log_over(self, w: Array, x: Array, tilt: Array, sign: float = 1.0) -> Array:
-        """Return ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring.
+        """Return the log gain above the threshold ``k e^w``.
 
-        With ``sign = -1`` it is :meth:`log_under`, also on either side of the mean of ``U``.
+        It is ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``.
+
+        Args:
+            w: ``w``, the log of the threshold over ``k``.
+            x: ``x`` of the module docstring, above 0.
+            tilt: ``E`` of the module docstring.
+            sign: -1 for the gain below the threshold, :meth:`log_under`.
         """
         ratio, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)
         log_density = self.log_front - self.k * deviance(w)
@@ -376,10 +418,10 @@ class GammaGain:
 
 @lru_cache(maxsize=64)
 def gamma_gain(k: float) -> GammaGain:
-    """Return the cached gains of ``Gamma(k)``, ``k >= 1``, with their tables.
+    """Return the cached gains of ``Gamma(k)`` with ``k >= 1``.
 
     Raises:
-        ConvergenceError: Their proved error is above :data:`LARGEST_GAIN_ERROR`.
+        ConvergenceError: The proved error of the tables is above :data:`LARGEST_GAIN_ERROR`.
     """
     with np.errstate(all="ignore"):
         above, below = _build_ratio_table(k, 1.0), _build_ratio_table(k, -1.0)
@@ -398,23 +440,29 @@ INNER_NODES = 64  # soundness: Gauss nodes of an integral, for which QUADRATURE_
 # 5e6)
 QUADRATURE_RELATIVE_ERROR = 2e-11
 
-# soundness: largest start / k that is resolved; beyond it the mean is 0 or 1
+# soundness: largest start / k that is resolved; beyond it the expectation is 0 or 1
 FARTHEST_PLACE = 1e30
 
-# soundness: nats below its largest value at which an integrand is truncated, below QUADRATURE_RELATIVE_ERROR
+# soundness: nats below its maximum at which an integrand is truncated; e^-40 is below QUADRATURE_RELATIVE_ERROR
 DROPPED_NATS = 40.0
 
-# soundness: exponents are limited to this to avoid overflow; none reaches it within the range
+# soundness: exponents are limited to this to avoid overflow; within the range of integration they are smaller
 LARGEST_DENSITY_EXPONENT = 600.0
 
 
 def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> Array:
-    """Return ``ln E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``, or with ``start - U`` for ``sign = -1``.
+    """Return ``ln E[(1 - e^(-rate (U - start)))_+]`` for ``U ~ Gamma(k)``, by quadrature.
 
-    ``rate`` and ``start`` are arrays of equal shape, which is that of the result. The quadrature is over ``w = U/k``
-    where the integrand is within ``e^-40`` of its maximum. The density decreases as ``e^(-k D)`` with the deviance
-    ``D = w - 1 - ln w``. If the exponential term rises within a small part of that range, that layer and successively
-    wider layers are integrated separately. The relative error is below :data:`QUADRATURE_RELATIVE_ERROR` (measured).
+    The relative error is below :data:`QUADRATURE_RELATIVE_ERROR` (measured). The integral is over ``w = U/k``, where
+    the integrand is within ``e^-40`` of its maximum. The density decreases as ``e^(-k D)`` with ``D = w - 1 - ln w``.
+    If the exponential term changes within a small part of that range, that layer and successively wider layers are
+    integrated separately.
+
+    Args:
+        k: The shape, also below 1.
+        rate: The factor in the exponent, above 0.
+        start: The threshold, of the same shape as ``rate``, which is also the shape of the result.
+        sign: -1 for ``start - U`` instead of ``U - start``.
     """
     # E = sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, D = w - 1 - ln w, R the remainder of Stirling's formula
     place = np.clip(start / k, -FARTHEST_PLACE, FARTHEST_PLACE)
@@ -447,7 +495,10 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
 def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
-    """Return the log of the integral of :func:`_log_panel_integral`, summed over successively wider layers."""
+    """Return the result of :func:`_log_panel_integral`, as a sum over layers.
+
+    The layers start where the gain starts, and each is wider than the previous one.
+    """
     # the gain's exponent rises by 30 nats over the first layer
     layer, parts = 30.0 / (k * rate), []
     while np.any(low < high):
@@ -462,7 +513,11 @@ def _log_integral_by_layers(
 def _log_panel_integral(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
-    """Return ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` over ``[low, high]``."""
+    """Return the log of the integral over ``[low, high]``, without its constant factor.
+
+    It is ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` with ``D(w) = w - 1 - ln w``. ``reached`` is
+    ``D`` at the point of the range with the largest density, and avoids underflow.
+    """
     width = np.maximum(high - low, 0.0)
     share, rest, weights = _crowded_nodes(sign)
     w = low[..., None] + width[..., None] * share
@@ -478,13 +533,14 @@ def _log_panel_integral(
 
 @lru_cache(maxsize=2)
 def _crowded_nodes(sign: float) -> tuple[Array, Array, Array]:
-    """Return ``(place, 1 - place, weight)`` of nodes on [0, 1] that are denser where the gain starts.
+    """Return nodes and weights on [0, 1] that are denser where the gain starts.
 
-    * ``place``: the nodes, of shape ``(INNER_NODES,)``.
-    * ``1 - place``: their distances from 1, without cancellation.
-    * ``weight``: their weights in the rule.
+    For ``sign = -1`` they are also denser at 0, where the range of ``U`` starts.
 
-    For ``sign = -1`` they are denser at 0 too, where ``U`` starts.
+    Returns:
+        * the nodes ``place``, of shape ``(INNER_NODES,)``;
+        * ``1 - place``, without cancellation;
+        * the weights.
     """
     nodes, weights = gauss_nodes(INNER_NODES)
     # int_0^1 f(x) dx at x = u^2, or at x = u^2 (3 - 2u), which turns at both ends

@@ -1,18 +1,24 @@
-"""Compute privacy profiles from the distribution of a random squared sensitivity ``X`` that the adversary observes.
+"""Compute privacy profiles from the distribution of a random squared sensitivity ``X``.
 
-**Rank one (C4).** If the difference between neighboring sums has rank one, ``delta(eps) = E[h_eps(X)]``, where
-``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)``. ``h_eps`` is convex up to ``x0`` and concave beyond (C3).
+The adversary observes the random projection, and with it ``X``, the squared sensitivity over the noise variance. Let
+``h_eps(x)`` be the Gaussian delta at ``mu = sqrt(x)``. It is convex up to ``x0`` and concave beyond (C3). Below, ``h``
+is ``h_eps``.
+
+**Rank one (C4).** If the difference between neighboring sums has rank one, ``delta(eps) = E[h_eps(X)]``.
 
 **Any rank (C5).** For a difference with normalized squared singular values ``w_i``, the squared sensitivity is
-``S = sum w_i X_i`` with identically distributed, dependent ``X_i``. Let ``l_p`` be the tangent of ``h`` at ``p >= x0``.
-Let ``g_p`` be ``max(h, l_p)`` up to ``x0`` and ``l_p`` beyond, which is convex and at least ``h``. By Jensen's
-inequality ``E h(S) <= E g_p(S) <= E g_p(X)``, hence ``delta(eps) <= min_p E g_p(X)``.
+``S = sum w_i X_i``, where the ``X_i`` are dependent and all have the distribution of ``X``. Let ``l_p`` be the tangent
+of ``h`` at ``p >= x0``. Let ``g_p`` be ``max(h, l_p)`` up to ``x0`` and ``l_p`` beyond. It is convex and at least
+``h``. By Jensen's inequality ``E h(S) <= E g_p(S) <= E g_p(X)``, so ``delta(eps) <= min_p E g_p(X)``.
 
-**The dual, which is computed.** Replace the part of ``X`` above ``c`` by its mean ``M(c) = E[X | X > c]``, and call the
-result ``Y_c``, which is below ``X`` in convex order. Then ``V(c) = E h(Y_c) = E[h(X); X <= c] + P(X > c) h(M(c)) <=
-E g_p(Y_c) <= E g_p(X)`` for every ``c`` and ``p``. If ``l_p`` with ``p = M(c)`` meets ``h`` at ``c``, all of these are
-equal, because ``g_p`` is ``h`` below ``c`` and affine above. So the bound is ``V(c)`` at the root of one equation in
-``c``. No smaller bound follows from the distribution of ``X`` in this way.
+**The dual form,** which the code computes. Let ``M(c) = E[X | X > c]``, and let ``Y_c`` be ``X`` with all values above
+``c`` replaced by ``M(c)``. ``Y_c`` is below ``X`` in convex order. So for every ``c`` and ``p``
+
+    V(c) = E h(Y_c) = E[h(X); X <= c] + P(X > c) h(M(c)) <= E g_p(Y_c) <= E g_p(X).
+
+If ``p = M(c)`` and ``l_p`` meets ``h`` at ``c``, these are equalities, because ``g_p`` is ``h`` below ``c`` and affine
+above. So the bound is ``V(c)`` at the root of one equation in ``c``. No smaller bound follows from the distribution of
+``X`` alone.
 """
 
 import math
@@ -45,17 +51,19 @@ if TYPE_CHECKING:
 VALUES_PER_DEVIATION = 40.0  # evaluations of such a profile per standard deviation of the loss
 
 
-# factor for the bins of the profile of one difference in a lower bound (C28)
+# factor of the number of bins for lower bounds from one difference (C28)
 LOWER_END_REFINEMENT = 2
 
 
 def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer: int = 1) -> PrivacyProfile:
-    """Return the privacy profile of a difference of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
+    """Return the privacy profile of a difference of rank one, ``E[h_eps(X)]`` (C4).
+
+    The profile holds in both directions, and is valid if the functions of ``dist`` are.
 
     Args:
-        dist: The distribution of ``X`` for the largest permitted difference, over the noise variance. Its functions
-            must be sound; the profile then holds in both directions.
-        finer: Factor for the number of bins and evaluations of a composition, which is then tighter and slower.
+        dist: The distribution of ``X``, the squared sensitivity over the noise variance for the largest allowed
+            difference.
+        finer: The factor of the number of bins and of evaluations in a composition, which is then tighter and slower.
     """
     table, resolution = _table_of_bins(lambda: (dist.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
     if isinstance(dist, BetaGammaSensitivity):
@@ -65,12 +73,14 @@ def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer
 
 
 def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> PrivacyProfile:
-    """Return the privacy profile of a difference of any rank, ``delta(eps) = min_p E[g_p(X)]`` (C5).
+    """Return the privacy profile of a difference of any rank, ``min_p E[g_p(X)]`` (C5).
+
+    The profile holds in both directions, without a union bound over the rank. It is valid if the functions of ``dist``
+    are.
 
     Args:
-        dist: The distribution of ``X`` for one unit direction times the largest squared difference over the noise
-            variance. Its functions must be sound; the profile then holds in both directions, without a union bound over
-            the rank.
+        dist: The distribution of ``X``: the squared sensitivity of one unit direction times the largest squared
+            difference, over the noise variance.
     """
     table = _table_of_bins(lambda: (dist.bins(),), of_any_rank=True)
     if isinstance(dist, BetaGammaSensitivity):
@@ -80,12 +90,14 @@ def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> Pr
 
 
 def any_rank_profile_of_bins(dists: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
-    """Return the any-rank profile ``min_p max_l E[g_p(X_l)]`` of distributions in bins (C5, C6).
+    """Return the any-rank profile of distributions in bins (C5, C6).
+
+    The profile is ``min_p max_l E[g_p(X_l)]``.
 
     Args:
         dists: One distribution for each layer under a joint clipping norm, or the distribution of the sum of all
             layers.
-        below: Bins that bound the distributions from below, if ``dists`` are bounds from above only (C28).
+        below: Distributions for the lower bounds, if ``dists`` give upper bounds only (C28).
     """
     return _profile_of_table(_table_of_bins(lambda: dists, lambda: below or dists, of_any_rank=True))
 
@@ -101,9 +113,12 @@ def _table_of_bins(
     *,
     of_any_rank: bool,
 ) -> TwoSidedTable:
-    """Return lower and upper bounds of delta from distributions in bins, which are constructed on demand.
+    """Return functions for lower and upper bounds of delta from distributions in bins.
 
-    Lower bounds use ``below`` if it is given. A difference of rank one has one distribution.
+    Args:
+        dists: Returns the distributions, on demand. A difference of rank one has one distribution.
+        below: Returns the distributions for lower bounds (None: those of ``dists``).
+        of_any_rank: True for a difference of any rank, False for rank one.
     """
 
     def lower(eps: "Array") -> "Array":
@@ -136,9 +151,10 @@ def _profile_of_table(table: TwoSidedTable) -> PrivacyProfile:
 
 
 def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure:
-    """Return an enclosure of ``ln min_p E[g_p(X)]``, the bound for a difference of any rank, by its dual form (C5).
+    """Return an enclosure of ``ln delta`` for a difference of any rank (C5).
 
-    The enclosure is as accurate as the distribution's functions, with the margin of :func:`widen_outward`.
+    Delta is ``min_p E[g_p(X)]``, computed by its dual form. The enclosure is as accurate as the functions of ``dist``,
+    with the margin of :func:`widen_outward`.
     """
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if dist.supremum <= inflection(eps):
@@ -166,7 +182,10 @@ def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure
 
 
 def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
-    """Return the ``c <= x0`` where the tangent at ``M(c)`` meets ``h_eps``: the root of ``l_M(c)(c) - h(c)``."""
+    """Return the cut ``c <= x0`` where the tangent of ``h`` at ``M(c)`` meets ``h`` (C5).
+
+    ``h`` is the Gaussian delta ``h_eps``, and ``M(c) = E[X | X > c]``.
+    """
     return find_crossing(
         lambda c: -_tangent_gap(eps, dist.mean_above(c), c),
         0.5 * inflection(eps),
@@ -177,7 +196,10 @@ def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
 
 
 def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
-    """Return whether the root of :func:`_tangent_cut` lies where the tail is below ``e^least_tail``."""
+    """Return whether the cut lies where the tail of ``X`` is below ``e^least_tail``.
+
+    The cut is the result of :func:`_tangent_cut`.
+    """
     if dist.log_tail(inflection(eps)) >= dist.least_tail:
         return False
     # The gap is at least 0 at x0 and negative here, so its root lies between (C5).
@@ -187,15 +209,19 @@ def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
 
 @lru_cache(maxsize=8)
 def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
-    """Return approximately the least ``x`` with ``ln P(X > x) <= least_tail``; ``inf`` if unknown."""
+    """Return approximately the least ``x`` with ``ln P(X > x) <= least_tail``.
+
+    The result is ``inf`` if it is unknown.
+    """
     mean = dist.mean
     return find_crossing(lambda x: dist.log_tail(x) - dist.least_tail, mean, low=1e-9 * mean, high=1e300).upper
 
 
 def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
-    """Return approximately the ``p >= x0`` that minimizes ``E g_p(X)``; every ``p >= x0`` gives a bound.
+    """Return approximately the best tangent point ``p >= x0`` of the any-rank bound (C5).
 
-    Certificates in ball arithmetic use this tangent point.
+    It minimizes the bound ``E g_p(X)``. Every ``p >= x0`` gives a valid bound. Certificates in ball arithmetic use this
+    tangent point.
     """
     in_kernels = beta_gamma_params((dist.a, dist.b, dist.scale, 1.0))
     mean = in_kernels[2]
@@ -204,7 +230,10 @@ def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
 
 
 def _tangent_gap(eps: float, p: float, c: float) -> float:
-    """Return ``(l_p(c) - h(c)) / h(p)``, the relative height at ``c`` of the tangent at ``p`` above ``h_eps``."""
+    """Return ``(l_p(c) - h(c)) / h(p)``, the relative gap between tangent and delta at ``c``.
+
+    ``l_p`` is the tangent of the Gaussian delta ``h`` at ``p``.
+    """
     # (l_p(c) - h(c)) / h(p) = 1 - k (p - c)/p - h(c) / h(p), k = p h'(p) / h(p) (C5)
     at_c = math.exp(min(700.0, log_gaussian_delta_at(eps, c) - log_gaussian_delta_at(eps, p))) if c > 0.0 else 0.0
     return 1.0 - log_slope_of_delta(eps, p)[0] * ((p - c) / p) - at_c

@@ -1,9 +1,9 @@
-"""Distributions of the random squared sensitivity ``X`` of a Gaussian release after a projection that is revealed.
+"""Distributions of the squared sensitivity ``X`` of a Gaussian release after a public random projection.
 
-Given the projection, the privacy loss is Gaussian with squared sensitivity ``X`` (for a unit difference, scaled by
-``mu^2``). So the profile of a difference of rank one is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at
-``mu = sqrt(x)`` (C4). ``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond (C3). Mechanisms
-differ in the distribution of ``X`` only (C7).
+Given the projection, the release is Gaussian with the squared sensitivity ``X`` over the noise variance. So the profile
+of a difference of rank one is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)`` (C4).
+``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond (C3). Mechanisms differ in the
+distribution of ``X`` only (C7).
 
 The same distributions are implemented in ball arithmetic for certificates, and in mpmath in
 ``tests/reference/distributions.py``.
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class SensitivityDistribution(Protocol):
-    """A distribution of the squared sensitivity ``X`` over the noise variance, as the profiles need it.
+    """The interface of a distribution of the squared sensitivity ``X`` over the noise variance.
 
-    An implementation guarantees its functions up to the margins of :mod:`privproj.numerics.interval`. A tail below
-    ``e^least_tail`` is bounded by that number.
+    An implementation guarantees its functions up to the margins of :mod:`privproj.numerics.interval`. If a tail is
+    below ``e^least_tail``, ``e^least_tail`` is used as its upper bound.
     """
 
     least_tail: ClassVar[float]
@@ -42,7 +42,7 @@ class SensitivityDistribution(Protocol):
 
     @property
     def mean(self) -> float:
-        """The mean ``E X``."""
+        """The mean of ``X``."""
         ...
 
     @property
@@ -59,11 +59,18 @@ class SensitivityDistribution(Protocol):
         ...
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4)."""
+        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4).
+
+        The expectation is over values of ``X`` up to ``up_to`` only; ``h_eps`` is the Gaussian delta.
+        """
         ...
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in bins, for composition; ``finer`` times as many as by default."""
+        """Return the distribution in bins, for composition.
+
+        Args:
+            finer: The factor of the default number of bins.
+        """
         ...
 
 
@@ -71,8 +78,9 @@ class SensitivityDistribution(Protocol):
 class BetaGammaSensitivity:
     """``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if ``b`` is inf.
 
-    Its density is unimodal, and its profiles are kernels (:mod:`privproj.distributions.beta_gamma_kernels`). For M2 ``a
-    = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``; for the public sketch ``a = r/2`` and ``scale = 2 mu^2 / r`` (C7).
+    Its density is unimodal, and its profiles are kernels (:mod:`privproj.distributions.beta_gamma_kernels`). For M2
+    with dimension ``d`` and rank ``r``, ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``, where ``mu`` is the
+    sensitivity over noise. For the public sketch ``a = r/2``, ``b = inf`` and ``scale = 2 mu^2 / r`` (C7).
     """
 
     a: float
@@ -80,7 +88,11 @@ class BetaGammaSensitivity:
     scale: float
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in bins, for composition; ``finer`` times as many as by default."""
+        """Return the distribution in bins, for composition.
+
+        Args:
+            finer: The factor of the default number of bins.
+        """
         from privproj.distributions.binned import BINS, beta_bins, gamma_bins
 
         if self.b == math.inf:
@@ -93,7 +105,7 @@ class ScaledBeta:
     """``X = scale * B + shift`` with ``B ~ Beta(a, b)``, the squared sensitivity of M2 (C7).
 
     With adaptive clipping, ``shift`` is the squared sensitivity of the released count (C31). The density of
-    ``t = ln(B / (1 - B))`` is smooth and unimodal, and ``X`` increases in ``t``. The class implements
+    ``t = ln(B / (1 - B))`` is smooth and unimodal, and ``X`` increases with ``t``. The class implements
     :class:`SensitivityDistribution`.
     """
 
@@ -106,12 +118,18 @@ class ScaledBeta:
 
     @cached_property
     def constant(self) -> float:
-        """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)``, used by density and tails."""
+        """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)``.
+
+        Densities and tails are computed relative to it.
+        """
         return beta_constant(self.a, self.b)
 
     @cached_property
     def size_biased(self) -> "ScaledBeta":
-        """The size-biased distribution of ``scale * B``, with density ``x f(x) / E X``: ``scale * Beta(a + 1, b)``."""
+        """The distribution of ``scale * B`` with a density proportional to ``x f(x)``.
+
+        ``f`` is the density of ``scale * B``. The result is ``scale * Beta(a + 1, b)``.
+        """
         return ScaledBeta(self.a + 1.0, self.b, self.scale)
 
     @property
@@ -126,7 +144,7 @@ class ScaledBeta:
 
     @property
     def rounding(self) -> float:
-        """The relative error that the rounding of its tails adds to an expectation."""
+        """The relative error that the rounding of tails adds to an expectation."""
         return rounding_of_tails(self.a, self.b)
 
     @property
@@ -140,11 +158,11 @@ class ScaledBeta:
         return beta_tail_scale(self.a, self.b)
 
     def value(self, t: float) -> float:
-        """Return ``X = scale / (1 + e^-t) + shift``."""
+        """Return the squared sensitivity ``X`` at ``t``, the logit of ``B``."""
         return (self.scale / (1.0 + math.exp(-t)) if t > -700.0 else 0.0) + self.shift
 
     def log_density(self, t: float) -> float:
-        """Return the log of the density ``B^a (1 - B)^b / Beta(a, b)`` of ``t``."""
+        """Return the log density of ``t``, the logit of ``B``."""
         # ln[x^a y^b / Beta(a, b)] at x = 1/(1 + e^-t), y = 1 - x, each from the smaller exponential
         if t < 0.0:
             y = 1.0 / (1.0 + math.exp(t))
@@ -170,14 +188,14 @@ class ScaledBeta:
         return min(self.supremum, max(x, min(above, self.scale) + self.shift))
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4, C31), by quadrature.
+        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]``, by quadrature (C4, C31).
 
         The integrand is unimodal, because the Gaussian delta is log-concave in the squared sensitivity (C31).
         """
         inside = up_to - self.shift
         if inside <= 0.0:
             return Enclosure(-math.inf, -math.inf)
-        # Round as for the argument of the tail, so that the two ranges meet.
+        # Round in the same way as in log_tail, so that both ranges meet without a gap.
         high = math.inf if inside >= self.scale else math.log(inside / (self.scale - inside))
 
         def log_term(t: float) -> float:
@@ -187,26 +205,34 @@ class ScaledBeta:
         return widen_outward(value, error, gaussian_steepness(value, self))
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in bins: those of ``scale * B``, shifted."""
+        """Return the distribution in bins, for composition.
+
+        Args:
+            finer: The factor of the default number of bins.
+        """
         return BetaGammaSensitivity(self.a, self.b, self.scale).bins(finer).shifted(self.shift)
 
 
 def log_gaussian_delta_at(eps: float, x: float) -> float:
-    """Return ``ln h_eps(x)``, the log of the Gaussian delta at the squared sensitivity ``x``, ``mu = sqrt(x)`` (C3)."""
+    """Return ``ln h_eps(x)``, the log Gaussian delta at the squared sensitivity ``x`` (C3)."""
     return log_gaussian_delta(eps, math.sqrt(x))
 
 
 def log_gaussian_delta_slope(eps: float, x: float) -> float:
-    """Return ``ln h_eps'(x)``, the log of the slope of the Gaussian delta in the squared sensitivity ``x > 0`` (C3)."""
+    """Return ``ln h_eps'(x)``, the log slope of the Gaussian delta in ``x > 0`` (C3).
+
+    ``x`` is the squared sensitivity over the noise variance.
+    """
     # h'(x) = phi(u) / (2 sqrt(x)), u = eps/sqrt(x) - sqrt(x)/2 (C3)
     root = math.sqrt(x)
     return log_normal_density(gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
 def gaussian_steepness(log_value: float, dist: SensitivityDistribution) -> float:
-    """Return ``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``, a bound of ``|d ln delta / d ln mu|`` (C20).
+    """Return a bound of ``|d ln delta / d ln mu|`` at this ``ln delta`` (C20).
 
-    ``mu`` is the root of the supremum of the distribution, or of its mean if it is unbounded.
+    The bound is ``(v + sqrt 3)(v + mu + sqrt 3)`` with ``v^2 = 2 |ln delta|``. ``mu`` is the square root of the
+    supremum of the distribution, or of its mean if it is unbounded.
     """
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)

@@ -1,9 +1,10 @@
 """Integrate over distributions of the squared sensitivity without a closed form, on cached panels of Gauss nodes.
 
 ``X`` is described by the density of ``y = ln X``, which :mod:`privproj.distributions.densities` computes as a
-trapezoidal sum over a second variable. The first panels are cached, so that a further epsilon costs little more than
-the Gaussian profile at their nodes. Panels are halved if two Gauss rules disagree. The difference of the two rules is
-added as an error. That it bounds the error is observed, not proved.
+trapezoidal sum over a second variable. A panel is an interval of ``y`` with the nodes of two Gauss rules. The panels of
+level 0 are cached, so that another epsilon costs little more than the Gaussian profile at their nodes. Panels are
+halved if both rules disagree. The difference of both rules is added as an error. That it bounds the true error is
+observed, not proved.
 """
 
 import math
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
 
 
-NODES_FINE = 16  # Gauss nodes of a panel; the difference of both rules is added as an error
+NODES_FINE = 16  # Gauss nodes of the fine rule of a panel
 
-# soundness: Gauss nodes of the check; the difference of both rules estimates the error (measured, not proved)
+# soundness: Gauss nodes of the check rule; the difference of both rules estimates the error (measured, not proved)
 NODES_CHECK = 11
 
 MOST_LEVELS = 12  # most halvings of a panel of level 0; the remaining error is added to the result
@@ -44,44 +45,45 @@ LARGEST_ROUNDING = 1e-11
 
 LEAST_OUTER_MASS = 1e-300  # soundness: least mass of the outermost bins
 
-# soundness: error of log tails up to which they are interpolated, plus 4e-15 per nat, which is mostly rounding of the
-# density; otherwise densities are evaluated
+# soundness: largest error of interpolated log tails, plus 4e-15 per nat, which is mostly rounding of the density. If
+# the error is larger, tails are integrated.
 INTERPOLATION_ERROR = 1e-12
 
 ROWS_AT_ONCE = 54  # points whose densities are sums over the same terms
 
-SCAN_STRIDE = (
-    8  # every eighth term is computed first, to find the terms that are not negligible; the total mass is checked
-)
+SCAN_STRIDE = 8  # stride of the terms that are computed first, to find the range of terms that are not negligible
 
 # soundness: nats below the largest scanned term of a row at which terms are omitted
 LOG_NEGLIGIBLE_TERM = 60.0
 
 
 class LogDensity(Protocol):
-    """The distribution of ``y = ln X``. It must be hashable, since panels are cached for it."""
+    """The interface of the distribution of ``y = ln X``.
+
+    An implementation must be hashable, because panels are cached for it.
+    """
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The range of ``y`` and the width of the peak of its density, as ``(low, high, width)``.
+        """The range of ``y`` and the width of the peak of its density: ``(low, high, width)``.
 
         * ``low``, ``high``: ``y`` is below ``low`` with probability 1e-20, and above ``high`` far less often.
-        * ``width``: the width of the peak, about the width of a panel.
+        * ``width``: the width of the peak, which is also the approximate width of a panel.
         """
         ...
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of few points, of the same shape ``(n,)``."""
+        """Return the density of ``y`` at a short array of points, of the same shape ``(n,)``."""
         ...
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Panels ``[left, right]`` of ``y`` with the nodes of two Gauss rules, one row for each panel.
+    """Panels ``[left, right]`` of ``y`` with the nodes of two Gauss rules.
 
     * ``left``, ``right``, of shape ``(panels,)``: the ends of the panels, in ``y = ln X``.
     * ``x``, of shape ``(panels, nodes)``: ``X`` at the nodes, first of the fine rule, then of the check rule.
-    * ``weighted``, of the same shape: the density of ``y`` there times the weight of the node.
+    * ``weighted``, of the same shape: the density of ``y`` at the node times the weight of the node.
     """
 
     left: Array
@@ -90,26 +92,35 @@ class _Nodes:
     weighted: Array
 
     def sums(self, values: Array) -> tuple[Array, Array]:
-        """Return the integral of ``values`` times the density over each panel, by the fine and by the check rule."""
+        """Return the integral of ``values`` times the density over each panel, by both rules.
+
+        The result of the fine rule is first.
+        """
         terms = values * self.weighted
         return terms[:, :NODES_FINE].sum(axis=1), terms[:, NODES_FINE:].sum(axis=1)
 
 
 @dataclass
 class _TabulatedPanels:
-    """The panels that span a distribution, which are cached; they are halved if an integrand requires it."""
+    """The cached panels that cover the range of a distribution.
+
+    They are halved if an integrand requires it.
+    """
 
     dist: LogDensity
 
     @cached_property
     def grid(self) -> tuple[float, float, int]:
-        """The panels as ``(low, width, count)``: panel ``i`` is ``[low + i width, low + (i + 1) width]``."""
+        """The panels as ``(low, width, count)``.
+
+        Panel ``i`` is the interval from ``low + i width`` to ``low + (i + 1) width``.
+        """
         low, high, width = self.dist.ends
         count = max(8, math.ceil((high - low) / width))
         return low, (high - low) / count, count
 
     def evaluate_panels(self, left: Array, right: Array) -> _Nodes:
-        """Return the nodes of the panels between these ends in ``y``, which are not cached."""
+        """Return the nodes of the panels between these ends in ``y``, without caching."""
         nodes, weights = (
             np.concatenate(x) for x in zip(gauss_nodes(NODES_FINE), gauss_nodes(NODES_CHECK), strict=True)
         )
@@ -122,13 +133,13 @@ class _TabulatedPanels:
 
     @cached_property
     def interpolants(self) -> tuple[Array, NDArray[np.bool_]]:
-        """Polynomials of the logs of tails within the panels of level 0, and whether they are accurate.
+        """Polynomials for the logs of tails in each panel, and whether they are accurate.
 
         * The first array, of shape ``(panels, 2, nodes)``, has the coefficients of polynomials for ``ln P(X > x)`` and
-          ``ln E[X; X > x]``, highest power first. Their variable ``t`` is -1 to 1 on the panel.
+          ``ln E[X; X > x]``, highest power first. Their variable ``t`` is from -1 to 1 on the panel.
         * The second array is True for panels where two checks hold within :data:`INTERPOLATION_ERROR`: log densities
-          interpolated from the nodes of the fine rule are right at the nodes of the check rule, and the polynomials are
-          right at the left edge.
+          that are interpolated from the nodes of the fine rule agree with those at the nodes of the check rule, and the
+          polynomials agree with the integrals at the left edge.
         """
         _, width, _ = self.grid
         weights = np.concatenate([gauss_nodes(NODES_FINE)[1], gauss_nodes(NODES_CHECK)[1]])
@@ -162,7 +173,7 @@ class _TabulatedPanels:
 
     @cached_property
     def base(self) -> _Nodes:
-        """The nodes of level 0; raises :class:`ConvergenceError` if their mass differs from 1."""
+        """The nodes of level 0; :class:`ConvergenceError` is raised if their mass is not 1."""
         low, width, count = self.grid
         left = np.asarray(low + width * np.arange(count), dtype=np.float64)
         nodes = self.evaluate_panels(left, left + width)
@@ -176,12 +187,15 @@ class _TabulatedPanels:
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
-        """The pair ``P(X > edge)`` and ``E[X; X > edge]`` at every left edge of level 0, and 0 at the end."""
+        """``P(X > edge)`` and ``E[X; X > edge]`` at the left edges of level 0, then 0."""
         mass, moment = (self.base.sums(v)[0] for v in (np.ones_like(self.base.x), self.base.x))
         return tuple(np.append(np.cumsum(v[::-1])[::-1], 0.0) for v in (mass, moment))  # pyright: ignore
 
     def tails(self, x: float) -> tuple[float, float]:
-        """Return ``P(X > x)`` and ``E[X; X > x]``."""
+        """Return the tail ``P(X > x)`` and the partial mean ``E[X; X > x]``.
+
+        The partial mean is the mean of ``X`` over the event, not divided by its probability.
+        """
         low, width, count = self.grid
         place = (math.log(x) - low) / width if x > 0.0 else -1.0
         mass, moment = self.above
@@ -201,7 +215,10 @@ class _TabulatedPanels:
         return float(mass[after]) + more[0], float(moment[after]) + more[1]
 
     def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
-        """Return ``E[h_eps(scale X); X <= up_to]`` and its relative error, from the difference of two rules."""
+        """Return ``E[h_eps(scale X); X <= up_to]`` and its relative error.
+
+        The error is the difference of both rules. ``h_eps`` is the Gaussian delta.
+        """
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
         full, base = max(int(place), 0), self.base
@@ -212,7 +229,7 @@ class _TabulatedPanels:
         return value, error / value if value > 0.0 else 0.0
 
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
-        """Return the integral of ``h_eps(scale X)`` over the panels of ``piece``, and its absolute error.
+        """Return the integral of ``h_eps(scale X)`` over some panels, and its absolute error.
 
         Panels are halved if both rules disagree.
         """
@@ -221,13 +238,13 @@ class _TabulatedPanels:
             # E[h_eps(scale X); panel] = int h_eps(scale e^y) f(y) dy by both rules (C4)
             mu = np.sqrt(scale * piece.x)
             values, rounding = gaussian_values(eps, mu)
-            # At small sensitivities the array function cancels; the kernel does not.
+            # At small sensitivities the array function loses digits by cancellation, and the kernel is used instead.
             rough = rounding > LARGEST_ROUNDING * values
             values[rough] = [math.exp(log_gaussian_delta(eps, shift)) for shift in mu[rough].tolist()]
             rounding[rough] = 0.0
             (fine, coarse), (slack, _) = piece.sums(values), piece.sums(rounding)
             gap = np.abs(fine - coarse)
-            # Halve panels whose error exceeds this share of the value and rounding; the remaining errors are added.
+            # Halve the panels whose error exceeds 1e-13 of the value, plus rounding. The other errors are added up.
             wide = gap > 0.1 * 1e-12 * (value + float(fine.sum())) + slack
             if level == MOST_LEVELS or not wide.any():
                 wide = np.zeros_like(wide)
@@ -241,10 +258,10 @@ class _TabulatedPanels:
         raise AssertionError
 
     def bins(self, count: int) -> "Bins":
-        """Return the distribution in about ``count`` bins (:class:`privproj.distributions.binned.Bins`).
+        """Return the distribution in about ``count`` bins.
 
         Each bin is a panel of one level. The first bin includes the mass below the panels, and the unbounded last bin
-        includes the mass beyond them. Masses are raised by :data:`DENSITY_MARGIN`.
+        includes the mass above them. Masses are raised by :data:`DENSITY_MARGIN`.
         """
         from privproj.distributions.binned import LEAST_DIVIDED_MASS, Bins
 
@@ -270,12 +287,14 @@ class _TabulatedPanels:
 
 @dataclass(frozen=True)
 class TabulatedSensitivity:
-    """``scale * X``, as a :class:`privproj.distributions.squared_sensitivity.SensitivityDistribution`.
+    """The squared sensitivity ``scale * X`` for a tabulated ``X``.
+
+    It implements :class:`privproj.distributions.squared_sensitivity.SensitivityDistribution`.
 
     * ``dist``: the distribution of ``ln X``.
     * ``scale``: the factor of ``X`` that makes it a squared sensitivity over the noise variance.
 
-    Tails below ``e^-660`` are not resolved, because doubles end near ``e^-708``.
+    Tails below ``e^-660`` are not resolved, because doubles underflow near ``e^-708``.
     """
 
     dist: LogDensity
@@ -284,7 +303,7 @@ class TabulatedSensitivity:
 
     @property
     def panels(self) -> _TabulatedPanels:
-        """The panels of ``X``, without the scale."""
+        """The panels of the distribution of ``X``, without the factor ``scale``."""
         return panels_of(self.dist)
 
     @property
@@ -294,24 +313,25 @@ class TabulatedSensitivity:
 
     @property
     def supremum(self) -> float:
-        """``inf``: ``X`` is unbounded."""
+        """The supremum, which is ``inf`` because ``X`` is unbounded."""
         return math.inf
 
     def log_tail(self, x: float) -> float:
-        """Return ``ln P(scale X > x)``, ``-inf`` beyond the panels."""
+        """Return ``ln P(scale X > x)``, ``-inf`` above the panels."""
         tail = self.panels.tails(x / self.scale)[0]
         return math.log(min(tail, 1.0)) if tail > 0.0 else -math.inf
 
     def mean_above(self, x: float) -> float:
-        """Return ``E[scale X | scale X > x]``, or ``x`` beyond the panels."""
+        """Return ``E[scale X | scale X > x]``, or ``x`` above the panels."""
         mass, moment = self.panels.tails(x / self.scale)
         return max(x, self.scale * moment / mass) if mass > 0.0 else x
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
         """Return an enclosure of ``ln E[h_eps(scale X); scale X <= up_to]`` (C4).
 
-        If the mean is below :data:`SMALLEST_RESOLVED_DELTA`, that number is the upper end and the lower end is unknown.
-        Otherwise the margin is that of :func:`widen_outward` with the difference of both rules.
+        If the expectation is below :data:`SMALLEST_RESOLVED_DELTA`, the upper end is the log of that number and the
+        lower end is ``-inf``. Otherwise the margin is that of :func:`widen_outward`, with the difference of both rules
+        as the error.
         """
         value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
         if value < SMALLEST_RESOLVED_DELTA:
@@ -319,7 +339,11 @@ class TabulatedSensitivity:
         return widen_outward(math.log(value), error + DENSITY_MARGIN, 4.0 * abs(math.log(value)) + 40.0)
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in bins, ``finer`` times as many as by default."""
+        """Return the distribution in bins, for composition.
+
+        Args:
+            finer: The factor of the default number of bins.
+        """
         from privproj.distributions.binned import Bins
 
         unit = _bins_of(self.dist, finer * PANEL_BINS)
@@ -335,7 +359,10 @@ def _horner(coefficients: list[float], t: float) -> float:
 
 
 def _lagrange(places: Array) -> Array:
-    """Return the interpolation weights of the nodes of the fine rule at ``places`` in [0, 1], in a new last axis."""
+    """Return the interpolation weights of the nodes of the fine rule, in a new last axis.
+
+    ``places`` are points of a panel, as fractions from 0 to 1.
+    """
     nodes = gauss_nodes(NODES_FINE)[0]
     gaps = places[..., None] - nodes
     # barycentric: (w_j / (x - x_j)) / sum of these, w_j = 1 / prod_(i != j) (x_j - x_i)

@@ -1,17 +1,18 @@
 """Integrate the exact profile of the vector Wishart mechanism by Gauss rules with a proved error (C9, C20).
 
-``delta(eps) = P(A <= 0) + int f(A) g(A) dA``, where ``f`` is the density of ``A = 1 - m + s T``,
-``s = sqrt(m (2 - m)/r)``, and ``T`` has Student's distribution with ``r`` degrees of freedom. ``g`` is the gain of
-:mod:`privproj.distributions.wishart_loss`, which increases with the distance from ``A = 1`` on both sides. The integral
-has three parts: below ``A = 1`` where the threshold ``U2`` is positive, below ``A = 1`` where it is not (there ``g`` is
-``1 - e^eps A^(r-1)``), and above ``A = 1``.
+The mechanism releases a unit vector times a Wishart matrix. The profile of two unit vectors with the misalignment ``m``
+(one minus their cosine) is ``delta(eps) = P(A <= 0) + int f(A) g(A) dA``. ``f`` is the density of ``A = 1 - m + s T``
+with ``s = sqrt(m (2 - m)/r)``, where ``T`` has Student's distribution with ``r`` degrees of freedom. The gain ``g`` and
+the thresholds ``U1`` and ``U2`` are defined in :mod:`privproj.distributions.wishart_loss`. The gain increases with the
+distance from ``A = 1`` on both sides. The integral has three parts: below ``A = 1`` where ``U2`` is positive, below
+``A = 1`` where ``U2`` is not positive (there ``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
 
-On each panel the integral lies between the width times the least ``f`` and ``g`` and the width times the largest ``f``
-and ``g``. The error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths, where ``M`` is a bound of
-``|f g|`` on an ellipse around the panel (C20). These bounds determine whether a panel is omitted, evaluated or divided,
-so the result is an enclosure for any choice of panels. The first panels consist of narrow pieces, whose integrals are
-bounded without evaluating ``g``. Panels of many ``eps`` are evaluated together: an array ``index`` has the number of
-the epsilon of each panel.
+On each panel the integral is at least the width times the least ``f`` and ``g``, and at most the width times the
+largest ``f`` and ``g``. The error of a Gauss rule with ``n`` nodes is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths,
+where ``M`` bounds ``|f g|`` on an ellipse around the panel with the size parameter ``rho`` (C20). These bounds
+determine whether a panel is omitted, evaluated or divided, so the result is an enclosure for any choice of panels. The
+first panels are made from narrow pieces, whose integrals are bounded without evaluating ``g``. Panels of many ``eps``
+are evaluated together: the array ``index`` has the number of the epsilon of each panel.
 """
 
 import math
@@ -39,12 +40,12 @@ ABOVE_ONE = 2  # soundness: kind of a panel above A = e^(eps/a), where the thres
 
 PANEL_NODES = 24  # Gauss nodes of a panel
 
-STEP_DEVIATIONS = 30.0  # largest distance of a threshold from the mean of U that is counted, in standard deviations
+STEP_DEVIATIONS = 30.0  # standard deviations of U; a larger distance of a threshold from the mean is limited to this
 
-# share of its width at which a first panel next to a singular point is assumed to begin
+# least ratio of the distances of both ends of a piece from a singular point that the choice of first panels assumes
 LEAST_SHARE_LEFT = 0.2
 
-WINDOW_NATS = 34.0  # nats below the largest bound at which a piece of the integral gets no first panel
+WINDOW_NATS = 34.0  # a piece gets no first panel if its bound is this many nats below the largest bound
 
 PANEL_ERROR_SHARE = 1e-13  # relative error that a panel may add to a value without being halved
 
@@ -61,7 +62,7 @@ BERNOULLI_BEND = 0.28  # soundness: half of a bound of |B''|, B(x) = x/(e^x - 1)
 # soundness: relative rounding of thresholds and of epsilon, which callers may have rounded by 1e-15 (measured)
 THRESHOLD_ROUNDING = 1.5e-15
 
-FARTHEST_LOG_ALIGNMENT = 45.0  # ln A up to which there are panels; a bound of the rest is added
+FARTHEST_LOG_ALIGNMENT = 45.0  # largest ln A of a panel; a bound of the integral beyond is added
 
 FIRST_PLACE = 1e-7  # width of the first piece at A = 1 or at a threshold of 0, over the least scale there
 
@@ -77,7 +78,10 @@ LEAST_DIVISOR = 1e-300
 
 
 def log_gamma_ratio(r: float) -> float:
-    """Return ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``, the front of Student's distribution (C9)."""
+    """Return the log of the normalizing constant of Student's distribution (C9).
+
+    It is ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``.
+    """
     # With z = r/2 and R the remainder of Stirling's formula it is
     # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2, without cancellation of large terms.
     z = 0.5 * r
@@ -92,7 +96,11 @@ def log_gamma_ratio(r: float) -> float:
 
 
 def log_infinite(rank: int, misalignment: float) -> float:
-    """Return ``ln P(A <= 0)``, the log of the probability that the loss is infinite."""
+    """Return the log probability that the privacy loss is infinite.
+
+    It is ``ln P(A <= 0)``, where ``A = v'.y / v.y`` for the release ``y`` and the vectors ``v`` and ``v'`` of two
+    neighboring datasets.
+    """
     # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
     # and one minus that beyond (C9)
     m = misalignment
@@ -110,14 +118,25 @@ def _add_logs(logs: Array, index: Index, more: Array) -> Array:
 
 @dataclass(frozen=True)
 class _LogSums:
-    """Logs of three sums for each epsilon: the integral, its error, and the integral times the steepness."""
+    """Logs of three sums for each epsilon: integral, error, and weighted steepness.
+
+    The third sum is the integral of ``f g`` times the steepness of ``ln g``, by which rounding of a threshold changes
+    it.
+    """
 
     total: Array
     missed: Array
     leaning: Array
 
     def add(self, index: Index, value: Array, error: Array, steep: Array | None = None) -> "_LogSums":
-        """Return the sums with these panels added, given the logs of their integrals and errors."""
+        """Return the sums with these panels added.
+
+        Args:
+            index: The number of the epsilon of each panel.
+            value: The log of the integral over each panel.
+            error: The log of the error of each panel.
+            steep: The mean steepness of each panel.
+        """
         leaning = (
             self.leaning if steep is None else _add_logs(self.leaning, index, value + np.log(steep + LEAST_DIVISOR))
         )
@@ -125,7 +144,7 @@ class _LogSums:
 
 
 def _bernoulli_less_one(x: Array) -> Array:
-    """Return ``B(x) - 1 = x/(e^x - 1) - 1`` for ``x >= 0``, without cancellation near 0."""
+    """Return ``x/(e^x - 1) - 1`` for ``x >= 0``, without cancellation near 0."""
     small = np.minimum(x, 0.1)
     v = small * small
     # B(x) - 1 = -x/2 + x^2/12 - x^4/720 + x^6/30240 - x^8/1209600 + ..., the Bernoulli numbers over factorials
@@ -136,7 +155,7 @@ def _bernoulli_less_one(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class _IntegralPanels:
-    """Panels ``[low, high]`` of the integral, each in one of its three parts and for one epsilon.
+    """Panels of the integral, each in one of its three parts and for one epsilon.
 
     All four arrays have one entry for each panel.
 
@@ -159,7 +178,7 @@ class _IntegralPanels:
         return _IntegralPanels(*(np.concatenate(pair) for pair in both))
 
     def cut(self, parts: NDArray[np.intp]) -> "_IntegralPanels":
-        """Return these panels, each divided into the given number of parts of equal width."""
+        """Return these panels, each divided into the given number of equal parts."""
         of = np.repeat(np.arange(len(parts)), parts)
         number = np.arange(len(of)) - (np.cumsum(parts) - parts)[of]
         p, width, parts = self[of], (self.high - self.low)[of], parts[of]
@@ -169,11 +188,12 @@ class _IntegralPanels:
 
 @dataclass(frozen=True)
 class _ThresholdBox:
-    """Boxes of complex ``x`` with bounds of ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` on them (C20).
+    """Boxes of complex ``x`` with bounds of two functions on them (C20).
 
-    A box is ``x1 <= Re x <= x2, |Im x| <= turn <= 1``.
+    The functions are ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)``. The thresholds ``U1`` and ``U2`` are
+    combinations of them. A box is ``x1 <= Re x <= x2, |Im x| <= turn <= 1``.
 
-    * ``b1``, ``b2``, ``n1``, ``n2``: ``B`` and ``N`` at ``x1`` and ``x2``; both fall on the real line.
+    * ``b1``, ``b2``, ``n1``, ``n2``: ``B`` and ``N`` at ``x1`` and ``x2``; both decrease on the real line.
     * ``bend``, ``n_bend``: ``|Re B - B(Re x)| <= bend`` and ``Re N >= N(Re x) - n_bend`` on the box.
     * ``b_aside``, ``n_aside``: bounds of ``|Im B|`` and ``|Im N|`` on the box.
 
@@ -212,14 +232,17 @@ class _ThresholdBox:
 
 @dataclass(frozen=True)
 class WishartIntegral:
-    """The exact profile of a pair of unit vectors at several ``eps >= 0``, with a proved error of the integral.
+    """The exact profile of a pair of unit vectors at several ``eps >= 0``.
+
+    The error of the integral is proved. The module docstring defines ``A``, its density ``f`` and the gain ``g``, which
+    depends on a threshold ``U1`` or ``U2`` of ``U ~ Gamma(k)``.
 
     * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r`` and ``m``.
     * ``eps``: the epsilons, of shape ``(e,)``.
     * ``share``: the relative error that a panel may add to one value without being halved.
 
     In the methods ``place``, ``kind`` and ``index`` are as in :class:`_IntegralPanels`, and of equal shape. A rectangle
-    around a panel is given by its ``center``, which is ``A - 1``, and its half axes ``wide`` and ``tall``.
+    around a panel in the complex plane has its ``center`` at ``A - 1`` and the half axes ``wide`` and ``tall``.
     """
 
     dim: int
@@ -235,55 +258,61 @@ class WishartIntegral:
 
     @cached_property
     def gain(self) -> GammaGain:
-        """The gains over a threshold of ``U ~ Gamma(k)``, with their proved error."""
+        """The gains of ``U ~ Gamma(k)`` above and below a threshold, with a proved error."""
         return gamma_gain(self.k)
 
     @property
     def k(self) -> float:
-        """The shape ``k = (r + d - 1)/2`` of ``U``."""
+        """The shape ``k = (r + d - 1)/2`` of the Gamma variable ``U`` in the privacy loss."""
         return 0.5 * (self.rank + self.dim - 1.0)
 
     @property
     def a(self) -> float:
-        """The factor ``a = (d + 1 - r)/2`` of ``ln A`` in the loss."""
+        """The factor ``a = (d + 1 - r)/2`` of ``ln A`` in the privacy loss."""
         return 0.5 * (self.dim + 1.0 - self.rank)
 
     @cached_property
     def unit(self) -> float:
-        """The scale ``s sqrt(r) = sqrt(m (2 - m))`` of ``A = 1 - m + s T``."""
+        """The scale ``sqrt(m (2 - m))`` of ``A``, before division by ``sqrt(r)``."""
         return math.sqrt(self.misalignment * (2.0 - self.misalignment))
 
     @cached_property
     def kink(self) -> Array:
-        """The ``|ln A| = eps/|a|`` at which a threshold is 0, for each epsilon."""
+        """The value ``eps/|a|`` of ``|ln A|`` at which a threshold is 0, for each epsilon."""
         return self.eps / max(abs(self.a), LEAST_DIVISOR)
 
     @cached_property
     def turn(self) -> Array:
-        """The place below ``A = 1`` where ``U2`` is 0, at ``A = e^(-eps/|a|)``; 1 where it is positive down to 0."""
+        """The place ``1 - A`` below ``A = 1`` at which the threshold ``U2`` is 0.
+
+        ``A`` is ``e^(-eps/|a|)`` there. The place is 1 if ``U2`` is positive down to ``A = 0``.
+        """
         if self.a < 0.0:
             return -np.expm1(-self.kink)
         return np.where((self.a > 0.0) | (self.eps > 0.0), 1.0, 0.0)
 
     @cached_property
     def log_density_front(self) -> float:
-        """The log of the largest density ``f``, that at ``A = 1 - m``."""
+        """The log of the largest density ``f``, which is at ``A = 1 - m``."""
         return self.log_front + 0.5 * math.log(self.rank) - float(np.log(self.unit))
 
     # --- the integrand --------------------------------------------------------------------------
 
     def offset(self, kind: Kinds, index: Index, place: Array) -> Array:
-        """Return ``A - 1`` at these places."""
+        """Return ``A - 1`` at these places, which are measured from 1 or from ``e^(eps/a)``."""
         return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink, 600.0))[index] + place, -place)
 
     def log_density(self, offset: Array) -> Array:
-        """Return ``ln f(A)``, the log of the density of ``A``, at ``A = 1 + offset``."""
+        """Return ``ln f``, the log density of ``A``, at ``A = 1 + offset``."""
         # f(A) = c_r/(sqrt(r) s) (1 + t^2)^(-(r+1)/2), t = (A - 1 + m)/(s sqrt(r)) (C9)
         t = (offset + self.misalignment) / self.unit
         return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
 
     def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return ``ln g`` at these places, and the factor by which a rounding of the threshold changes it."""
+        """Return the log gain ``ln g`` at these places, and its steepness.
+
+        The steepness is the factor by which a relative rounding error of the threshold changes ``ln g``.
+        """
         logs, steep = np.empty_like(place), np.empty_like(place)
         for part in np.unique(kind):
             here, gain = kind == part, (self.below, self.certain, self.above)[part]
@@ -291,7 +320,10 @@ class WishartIntegral:
         return logs, steep
 
     def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
-        """Return ``w = ln(U2/k)``, ``x = -ln A`` and the sizes of the terms of ``U2``, for ``0 < place < 1``."""
+        """Return ``ln(U2/k)``, ``x = -ln A`` and the size of the terms of ``U2``.
+
+        ``0 < place < 1``. The size is the sum of the absolute values of the terms, for the effect of rounding.
+        """
         k, a, eps = self.k, self.a, self.eps[index]
         x = -np.log1p(-place)
         # U2 = a x/(e^x - 1) + eps/(e^x - 1) and k = a + (r - 1):
@@ -301,7 +333,10 @@ class WishartIntegral:
         return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
 
     def threshold_above(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
-        """Return ``w = ln(U1/k)``, ``x = ln A`` and the sizes of the terms of ``U1``, for ``place > 0``."""
+        """Return ``ln(U1/k)``, ``x = ln A`` and the size of the terms of ``U1``.
+
+        ``place > 0``. The size is the sum of the absolute values of the terms, for the effect of rounding.
+        """
         k, a, eps, kink = self.k, self.a, self.eps[index], self.kink[index]
         # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
         # U1 = (a x - eps)/(1 - e^-x) = a beyond/(1 - e^-x).
@@ -316,9 +351,9 @@ class WishartIntegral:
         return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
 
     def below(self, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return ``ln g_-`` and its steepness below ``A = 1`` where ``U2 > 0``.
+        """Return the log gain and its steepness below ``A = 1``, where ``U2 > 0``.
 
-        ``g_-`` increases from 0 at ``A = 1`` to 1 at ``A = 0``.
+        This gain ``g_-`` increases from 0 at ``A = 1`` to 1 at ``A = 0``.
         """
         inside = (place > 0.0) & (place < 1.0)
         w, x, terms = self.threshold_below(index, np.where(inside, place, 0.5))
@@ -327,24 +362,31 @@ class WishartIntegral:
         return np.where(inside, log_g, np.where(place > 0.0, 0.0, -np.inf)), self.steepness(w, terms, 1.0)
 
     def certain(self, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return ``ln g_- = ln(1 - e^eps A^(r-1))`` and its steepness, where ``U2 <= 0``."""
+        """Return the log gain and its steepness below ``A = 1``, where ``U2 <= 0``.
+
+        The gain is ``1 - e^eps A^(r-1)``.
+        """
         # 1 - e^eps A^(r-1) (C9), A = 1 - place
         exponent = self.eps[index] + (self.rank - 1.0) * np.log1p(-np.minimum(place, 1.0))
         return np.log(-np.expm1(np.minimum(exponent, 0.0))), np.full_like(place, 4.0)
 
     def above(self, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return ``ln g_+`` and its steepness above ``A = e^(eps/a)``, where ``U1 > 0``."""
+        """Return the log gain and its steepness above ``A = e^(eps/a)``, where ``U1 > 0``."""
         w, x, terms = self.threshold_above(index, np.maximum(place, 0.0))
         inside = place > 0.0
         log_g = self.gain.log_under(w, np.where(inside, x, 1.0))
         return np.where(inside, log_g, -np.inf), self.steepness(w, terms, -1.0)
 
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
-        """Return an estimate of ``terms |d ln g/d U|`` at ``U = k e^w``.
+        """Return an estimate of the steepness ``terms |d ln g/d U|`` at ``U = k e^w``.
 
-        It is the factor by which a relative rounding of the threshold changes ``ln g``. ``terms`` are the absolute
-        values of the terms of the threshold. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. The estimate is not proved
-        to be an upper bound (C20, the sum).
+        It is the factor by which a relative rounding error of the threshold changes ``ln g``. The estimate is not
+        proved to be an upper bound (C20, "The sum").
+
+        Args:
+            w: The log of the threshold over ``k``.
+            terms: The sum of the absolute values of the terms of the threshold.
+            sign: 1 for the gain below ``A = 1``, -1 for the gain above.
         """
         # k |d ln g/d U| is about sqrt(k) + k |e^w - 1| in the tail, and min(sqrt(k), 1/|e^w - 1|) elsewhere.
         k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
@@ -354,10 +396,10 @@ class WishartIntegral:
     # --- bounds on a panel ----------------------------------------------------------------------
 
     def log_most_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the log of an upper bound of ``g`` at places above 0, which is cheaper than ``g`` (C20, the sum).
+        """Return the log of an upper bound of the gain that needs no table (C20, "The sum").
 
-        The second result is the distance of the threshold from the mean of ``U`` in standard deviations, up to
-        :data:`STEP_DEVIATIONS`.
+        The places are above 0. The second result is the distance of the threshold from the mean of ``U`` in standard
+        deviations, limited to :data:`STEP_DEVIATIONS`.
         """
         k, most, step = self.k, np.empty_like(place), np.zeros_like(place)
         for part in np.unique(kind):
@@ -373,17 +415,18 @@ class WishartIntegral:
         return np.minimum(most, 0.0), step
 
     def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return the logs of the least and of the largest density ``f`` on each panel; ``f`` is unimodal."""
+        """Return the logs of the least and the largest density ``f`` on each panel."""
+        # f is unimodal, with its peak at A = 1 - m.
         far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
         m, at_near, at_far = self.misalignment, self.log_density(near), self.log_density(far)
         most = np.where((near + m) * (far + m) <= 0.0, self.log_density_front, np.maximum(at_near, at_far))
         return np.minimum(at_near, at_far), most
 
     def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return the logs of a lower and of an upper bound of the integral over each panel.
+        """Return the logs of a lower and an upper bound of the integral over each panel.
 
-        ``g`` increases with the place, and ``f`` is unimodal: the bounds are the width times the least, or the largest,
-        ``f`` and ``g``.
+        ``g`` increases with the place, and ``f`` is unimodal. So the bounds are the width times the least ``f`` and
+        ``g``, and the width times the largest ``f`` and ``g``.
         """
         # width min(f) g(low) <= integral <= width max(f) g(high), with 1e-9 for rounding (C20, the sum)
         least, most = self.log_most_density(p)
@@ -409,7 +452,7 @@ class WishartIntegral:
     def log_error(self, p: _IntegralPanels, enough: Array) -> Array:
         """Return the log of the proved error of the Gauss rule on each panel.
 
-        Ellipses are tried until the log of the error is at most ``enough``. If none suffices, the least error is
+        Ellipses are tried until the log of the error is at most ``enough``. If no ellipse suffices, the least error is
         returned.
         """
         # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
@@ -429,7 +472,10 @@ class WishartIntegral:
         return best
 
     def log_size(self, p: _IntegralPanels, ellipse: float) -> Array:
-        """Return the log of a bound of ``|f g|`` on the rectangle around the ellipse, ``inf`` if none is known."""
+        """Return the log of a bound of ``|f g|`` on a rectangle around an ellipse.
+
+        The ellipse is around a panel, in the complex plane. The result is ``inf`` if no bound is known.
+        """
         half = 0.5 * (p.high - p.low)
         # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
         wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
@@ -441,10 +487,10 @@ class WishartIntegral:
         return self.log_density_size(center, wide, tall) + log_g
 
     def log_density_size(self, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of ``|f|`` on the rectangle (C20, gains off the real line).
+        """Return the log of a bound of ``|f|`` on the rectangle (C20).
 
-        With ``T = sqrt(r) (t + i v)`` the modulus of ``1 + T^2/r`` is least at the least ``|t|``, and there at ``v^2 =
-        1 - t^2`` or the nearest possible value.
+        With ``T = sqrt(r) (t + i v)`` the modulus of ``1 + T^2/r`` is least at the least ``|t|``, and there at
+        ``v^2 = 1 - t^2`` or the nearest possible value.
         """
         t = np.maximum(np.abs(center + self.misalignment) - wide, 0.0) / self.unit
         v2 = np.clip(1.0 - t * t, 0.0, (tall / self.unit) ** 2)
@@ -453,7 +499,10 @@ class WishartIntegral:
         return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
 
     def below_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of ``|g_-|`` on the rectangle, ``inf`` if none is known (C20)."""
+        """Return the log of a bound of the gain below ``A = 1`` on the rectangle (C20).
+
+        The result is ``inf`` if no bound is known.
+        """
         least, most = 1.0 + center - wide, -center - wide
         valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
         least, most = np.where(valid, least, 0.5), np.where(valid, most, 0.1)
@@ -475,9 +524,13 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
-        """Return the log of another bound of ``|g_-|``, which is smaller if the gain is nearly 1.
+        """Return the log of a bound that is better than :meth:`below_size` for a gain near 1.
 
-        ``real`` and ``imaginary`` bound the real part of ``z = U2`` from below and the modulus of its imaginary part.
+        Args:
+            eps: Epsilon in nats, for each panel.
+            box: Bounds of ``B`` and ``N`` on the rectangle.
+            real: Lower bounds of the real part of the threshold ``U2``.
+            imaginary: Upper bounds of the modulus of its imaginary part.
         """
         # 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|, z below k, z e^x = a (x + B) + eps (1 + N) above (C20, C21)
         size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
@@ -493,9 +546,10 @@ class WishartIntegral:
         return np.logaddexp(np.logaddexp(0.0, low), high)
 
     def chernoff(self, threshold: Array, sign: float) -> Array:
-        """Return minus the log of Chernoff's bound of the tail of ``U`` above (``sign = 1``) or below a threshold.
+        """Return minus the log of Chernoff's bound of a tail of ``U`` beyond a threshold.
 
-        It is ``-inf`` on the other side of ``k``, where the bound is trivial.
+        The tail is above (``sign = 1``) or below (-1) the threshold. The result is ``-inf`` on the other side of the
+        mean ``k``, where Chernoff's bound is trivial.
         """
         # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff); D cancels near 0
         ratio = np.maximum(threshold, LEAST_DIVISOR) / self.k
@@ -504,9 +558,9 @@ class WishartIntegral:
         return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
 
     def log_hockey_stick_size(self, threshold: Array, rate: Array, sign: float) -> Array:
-        """Return the log of a bound of ``E[(1 - e^(-rate (U - threshold)))_+]``, which needs no table.
+        """Return the log of a bound of a gain that needs no table.
 
-        For ``sign = -1`` it is ``threshold - U`` in place of ``U - threshold``.
+        The gain is ``E[(1 - e^(-rate (U - threshold)))_+]``, or with ``threshold - U`` for ``sign = -1``.
         """
         # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and the same below b,
         # where it is at most c b P(U < b) too (C20, gains off the real line)
@@ -517,11 +571,17 @@ class WishartIntegral:
         return np.minimum(tail, np.log(excess)) + 1e-6
 
     def certain_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of the bound ``1 + e^eps |A|^(r-1)`` of ``|1 - e^eps A^(r-1)|`` on the rectangle."""
+        """Return the log of a bound of ``|1 - e^eps A^(r-1)|`` on the rectangle.
+
+        The bound is ``1 + e^eps |A|^(r-1)``.
+        """
         return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + center + wide, tall)))
 
     def above_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of ``|g_+|`` on the rectangle, ``inf`` if none is known (C20)."""
+        """Return the log of a bound of the gain above ``A = 1`` on the rectangle (C20).
+
+        The result is ``inf`` if no bound is known.
+        """
         least, most = center - wide, np.hypot(1.0 + center + wide, tall)
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
         valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
@@ -540,9 +600,13 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
-        """Return the log of another bound of ``|g_+|``, which is smaller if the gain is nearly 1.
+        """Return the log of a bound that is better than :meth:`above_size` for a gain near 1.
 
-        ``real`` bounds the real part of ``z = U1`` from below, and ``excess`` bounds ``|z| - Re z``.
+        Args:
+            eps: Epsilon in nats, for each panel.
+            box: Bounds of ``B`` and ``N`` on the rectangle.
+            real: Lower bounds of the real part of the threshold ``z = U1``.
+            excess: Upper bounds of ``|z| - Re z``.
         """
         # 1 + |Q(k, z)| + |e^(eps+(r-1)x) P(k, z e^-x)|, z above k, z e^-x = a B(x) - eps N(x) below (C20, C21)
         aside = self.a * box.b_aside + eps * box.n_aside
@@ -557,8 +621,8 @@ class WishartIntegral:
     def pieces(self) -> _IntegralPanels:
         """Return narrow panels that cover ``0 < A < e^45``.
 
-        Their width grows away from ``A = 1`` and from a threshold of 0, and towards ``A = 0``; further ones cover the
-        bulk of ``A``.
+        They are narrow near ``A = 1``, near a threshold of 0 and near ``A = 0``, and their width grows with the
+        distance from these points. Further edges are placed around the bulk of ``A``.
         """
         m, spread = self.misalignment, self.unit / math.sqrt(self.rank)
         kink, turn = self.kink[:, None], self.turn[:, None]
@@ -588,7 +652,10 @@ class WishartIntegral:
 
     @staticmethod
     def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
-        """Return index, kind, low and high ends of the panels of one kind, between adjacent edges in each row."""
+        """Return index, kind, low and high ends of the panels of one kind.
+
+        The panels are between neighboring edges in each row.
+        """
         edges = np.sort(edges, axis=1)
         low, high = edges[:, :-1], edges[:, 1:]
         chosen = low < high
@@ -598,9 +665,13 @@ class WishartIntegral:
         return index, np.full(len(index), kind, np.int8), low[chosen], high[chosen]
 
     def first_panels(self, pieces: _IntegralPanels, most: Array) -> tuple[_IntegralPanels, NDArray[np.bool_]]:
-        """Return panels for the Gauss rule, which are unions or parts of pieces, and a mask of the covered pieces.
+        """Return panels for the Gauss rule, and a mask of the pieces that they cover.
 
-        ``most`` are upper bounds of the logs of the integrals over the pieces. Any choice is sound.
+        Panels are unions or parts of pieces. Any choice of panels gives a valid result.
+
+        Args:
+            pieces: Narrow panels that cover the range of the integral.
+            most: Upper bounds of the logs of the integrals over the pieces.
         """
         top = np.full(len(self.eps), -np.inf)
         np.maximum.at(top, pieces.index, most)
@@ -641,19 +712,20 @@ class WishartIntegral:
         return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), covered
 
     def log_beyond(self) -> float:
-        """Return the log of a bound of ``P(ln A > 45)``, beyond the panels, where ``f`` is at most a power."""
-        # ln A > 45 iff T > (e^45 - 1 + m)/s >= t, and P(T > t) <= front int_t^inf (u^2/r)^-(r+1)/2 du, that is
-        # front r^((r+1)/2) t^-r / r.
+        """Return the log of a bound of ``P(ln A > 45)``, the probability beyond the panels."""
+        # ln A > 45 iff T > (e^45 - 1 + m)/s >= t. As f decreases like a power, P(T > t) is at most
+        # front int_t^inf (u^2/r)^-(r+1)/2 du = front r^((r+1)/2) t^-r / r.
         r = float(self.rank)
         t = (math.exp(FARTHEST_LOG_ALIGNMENT) - 1.0) / (self.unit / math.sqrt(r))
         return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * float(np.log(t)) - math.log(r)
 
     def log_delta(self) -> tuple[Array, Array, Array]:
-        """Return ``ln delta`` at each epsilon, with two parts of its error, as three arrays.
+        """Return ``ln delta`` at each epsilon, with two parts of its error.
 
-        * ``ln delta``;
-        * the proved part of its relative error, from panels and Gauss rules;
-        * an estimate of the factor by which a rounding of a threshold changes it.
+        Returns:
+            * ``ln delta``;
+            * the proved part of its relative error, from panels and Gauss rules;
+            * an estimate of the factor by which a relative rounding error of a threshold changes it.
 
         Raises:
             ConvergenceError: The error is too large after :data:`MOST_HALVINGS` halvings.
@@ -669,7 +741,8 @@ class WishartIntegral:
             value, steep = self.gauss(panels)
             allowed = _add_logs(sums.total, panels.index, value) + math.log(self.share)
             if len(rest.low):
-                # The integral over an omitted piece is in [0, most]: half of it is the middle and its error.
+                # The integral over an omitted piece is between 0 and e^most. Half of e^most is added both to the value
+                # and to the error.
                 small = half <= allowed[rest.index]
                 sums = sums.add(rest.index[small], half[small], half[small])
                 rest, more = rest[:0], rest[~small]

@@ -1,20 +1,20 @@
 """Compute the exact profile of the vector Wishart mechanism, which releases ``y = M v`` without noise.
 
 ``M ~ W_d(I/r, r)`` is a Wishart matrix. For unit vectors ``v, v'`` with misalignment ``m = 1 - v.v'`` the privacy loss
-is a function of two independent variables (C9; 2601.21719, proof of Theorem 1). With ``A = v'.y / v.y``,
-``U ~ Gamma(k)``, ``k = (r + d - 1)/2`` and ``a = (d + 1 - r)/2`` it is
+is a function of two independent variables (C9; arXiv 2601.21719, proof of Theorem 1). With ``rho = v.v'``,
+``A = v'.y / v.y``, ``U ~ Gamma(k)``, ``k = (r + d - 1)/2`` and ``a = (d + 1 - r)/2`` the loss is
 
-    L = a ln A + U (1/A - 1),  infinite where A <= 0;  A = rho + sqrt(1 - rho^2) T / sqrt(r),  T ~ Student t_r.
+    L = a ln A + U (1/A - 1),  infinite for A <= 0;  A = rho + sqrt(1 - rho^2) T / sqrt(r),  T ~ Student t_r.
 
-Averaging ``max(0, 1 - e^(eps - L))`` over ``U`` first and writing ``A = e^-+x``,
+The *gain* ``g(A)`` is the mean of ``max(0, 1 - e^(eps - L))`` over ``U`` for a given ``A``. With ``x > 0``
 
     delta = P(A <= 0) + E[g(A); A > 0]
     g(e^-x) = E[(1 - e^(-(e^x - 1)(U - U2)))_+],    U2 = (a x + eps)/(e^x - 1)
     g(e^x) = E[(1 - e^(-(1 - e^-x)(U1 - U)))_+],    U1 = (a x - eps)/(1 - e^-x)
 
-which :mod:`privproj.distributions.wishart_integral` encloses. All terms are positive, so nothing cancels. The formula
-uses ``m`` instead of ``rho = 1 - m``, so a misalignment of 1e-12 keeps its digits. The profile does not increase with
-``rho`` (C10), so the pair at ``m`` dominates every better aligned pair.
+:mod:`privproj.distributions.wishart_integral` encloses these expectations. All terms are positive, so nothing cancels.
+The formulas use ``m`` instead of ``rho = 1 - m``, so a misalignment of 1e-12 keeps its digits. The profile does not
+increase with ``rho`` (C10), so the pair at ``m`` dominates every pair with a smaller misalignment.
 
 The same profile is implemented in ball arithmetic for certificates, and in mpmath in
 ``tests/reference/wishart.py``.
@@ -40,10 +40,11 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 EPSILONS_TOGETHER = 64  # epsilons whose panels are evaluated together
 
-# soundness: largest epsilon at which the panels are evaluated; the profile decreases, so its value is a bound beyond
+# soundness: largest epsilon at which the panels are evaluated; the profile decreases, so its value here is an upper
+# bound for every larger epsilon
 FARTHEST_EPSILON = 1e9
 
-# first points of a search for an epsilon, in units of a rough standard deviation of the loss
+# first points of a search for an epsilon, in units of a rough estimate of the epsilon
 GUESS_LADDER = 2.0 ** np.arange(-4.0, 5.0)
 
 GUESS_STEPS = 1.0 + 0.02 * np.arange(-2.0, 3.0)  # next points, in units of the result of the first
@@ -52,7 +53,10 @@ GUESS_POINTS = 5  # values of the profile that are interpolated for a guess
 
 
 def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) -> Array | float:
-    """Return an estimate of ``|d ln delta/d ln m|``, by which a rounding of ``m`` changes ``ln delta``."""
+    """Return an estimate of ``|d ln delta/d ln m|`` for the misalignment ``m``.
+
+    A relative rounding error of ``m`` changes ``ln delta`` by this factor.
+    """
     return 4.0 * np.abs(log_delta) + 40.0 + np.sqrt(misalignment * rank)
 
 
@@ -63,7 +67,9 @@ def _cached_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
 
 @dataclass(frozen=True)
 class VectorWishart:
-    """A pair of unit vectors at misalignment ``m``, with its exact profile; it dominates better aligned pairs (C10).
+    """A pair of unit vectors at misalignment ``m``, with its exact profile.
+
+    It dominates every pair with a smaller misalignment (C10).
 
     * ``dim``: ``d``, at least 2. In one dimension vectors of equal norm and a cosine above -1 are equal.
     * ``rank``: ``r``, at least 1.
@@ -75,14 +81,14 @@ class VectorWishart:
     misalignment: float
 
     def profile(self) -> PrivacyProfile:
-        """Return its privacy profile."""
+        """Return the privacy profile of the pair."""
         # More digits would be below the rounding of panels.
         return PrivacyProfile(self.log_delta, table=self.table, guess=self.guess_epsilon, resolution=24.0, digits=12)
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return a cached enclosure of ``ln delta(eps)`` for ``eps >= 0``.
 
-        Runs of different length evaluate the same values.
+        The cache helps because runs with different numbers of steps evaluate the same values.
 
         Raises:
             ConvergenceError: The error of the panels is too large.
@@ -100,10 +106,13 @@ class VectorWishart:
         return widen_outward(value, float(error[0]), float(steepness(value, self.rank, self.misalignment)))
 
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
-        """Return ``ln delta`` at each of ``eps``, of shape ``(n,)``, and the relative error of each delta (C20).
+        """Return ``ln delta`` at each epsilon, and the relative error of each delta (C20).
 
-        The errors of the panels and of the tables are proved, that of rounding is estimated. A panel is halved until it
-        adds at most ``share`` to the relative error of each value.
+        The errors of the panels and of the tables are proved. The error of rounding is estimated.
+
+        Args:
+            eps: Epsilons in nats, of shape ``(n,)``.
+            share: A panel is halved until it adds at most this much to the relative error of each value.
 
         Raises:
             ConvergenceError: The error of the panels is too large, or a value is undefined.
@@ -121,9 +130,10 @@ class VectorWishart:
         return logs, error
 
     def table(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta for many ``eps``, which may have a relative error of 1e-15.
+        """Return lower and upper bounds of delta for many ``eps``.
 
-        They are computed as in :meth:`log_delta`, with the coarser :data:`TABLE_PANEL_ERROR_SHARE`.
+        Each ``eps`` may have a relative error of 1e-15. The bounds are computed as in :meth:`log_delta`, with the
+        coarser :data:`TABLE_PANEL_ERROR_SHARE`.
         """
         logs, error = self.log_deltas(eps, TABLE_PANEL_ERROR_SHARE)
         # The margin of widen_outward, with twice its error per nat
@@ -135,7 +145,8 @@ class VectorWishart:
     def guess_epsilon(self, log_delta: float) -> float | None:
         """Return the approximate epsilon at this log delta, where a search starts, or None.
 
-        It is interpolated from a few values of the profile, first over a wide range, then near the result.
+        It is interpolated from a few values of the profile, first over a wide range, then near the result. The result
+        is None if the interpolation fails.
         """
         if not log_delta < 0.0:
             return None

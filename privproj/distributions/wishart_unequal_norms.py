@@ -1,22 +1,27 @@
-"""Enclose the profile of the worst pair of the vector Wishart mechanism for neighbors of different norms (C12).
+"""Bound the profile of the worst pair of the vector Wishart mechanism for neighbors of different norms (C12).
 
-With ``|v| = kappa |v'|``, ``tau = ln kappa`` and the symbols of :mod:`privproj.distributions.wishart_loss` the loss is
+The mechanism releases ``M v`` for a Wishart matrix ``M``. The vectors ``v`` and ``v'`` of two neighboring datasets have
+the norm ratio ``kappa = |v|/|v'|``. With ``tau = ln kappa`` and the symbols of
+:mod:`privproj.distributions.wishart_loss` the privacy loss is
 
-    L = -d tau + a (tau + ln A) + U (kappa/A - 1),    infinite where A <= 0.
+    L = -d tau + a (tau + ln A) + U (kappa/A - 1),    infinite for A <= 0.
 
-Given ``A = e^x``, with ``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau``, the mean of ``max(0, 1 - e^(eps - L))``, the
-gain, is
+The *gain* ``G_tau(x)`` is the mean of ``max(0, 1 - e^(eps - L))`` given ``A = e^x``. With ``U ~ Gamma(k)``,
+``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau`` it is
 
     G_tau(x) = E[(1 - e^(-(e^y - 1)(U - (a y + e')/(e^y - 1))))_+]        x = tau - y, y > 0
     G_tau(x) = E[(1 - e^(-(1 - e^-y)((a y - e')/(1 - e^-y) - U)))_+]      x = tau + y, y > 0
 
-with ``U ~ Gamma(k)``. The gain does not depend on the alignment, which enters only by the tails of ``A``. No direction,
-alignment or ratio is the worst in general. Three facts enclose the largest ``H_eps`` over every misalignment in ``[0,
-m]`` and every ``|tau| <= log_ratio``. First, ``G_tau(x)`` decreases in ``x`` up to a minimum and increases from there,
-so on an interval it is largest at an end. Second, the same holds in ``tau``, with the minimum at ``tau = x``. Third,
-the tails of ``A`` are largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. Therefore no pair
-of a cell of alignments and of ratios exceeds the sum over panels of the increase of the larger gain of both ends times
-the largest tail.
+The gain does not depend on the misalignment of ``v`` and ``v'``, which only affects the tails of ``A``. No misalignment
+or norm ratio is the worst in general. Three facts give bounds of the largest delta over all misalignments in ``[0, m]``
+and all ``|tau| <= log_ratio``:
+
+1. ``G_tau(x)`` decreases in ``x`` up to a minimum and increases from there, so on an interval it is largest at an end.
+2. The same holds in ``tau``, with the minimum at ``tau = x``.
+3. Over an interval of misalignments, the tails of ``A`` are largest at an end of it or at the cosine ``rho = e^-x``.
+
+The misalignments and the ratios are divided into cells. For each cell, every delta is at most a sum over panels in
+``x``: the increase of the gain (the larger one of both ends of the cell) times the largest tail.
 
 Shapes: misalignments are ``(m,)``, ratios ``(t,)``, nodes in ``x`` ``(n,)``, and values of eps ``(e,)``.
 """
@@ -37,11 +42,12 @@ EPSILONS_TOGETHER = 8  # epsilons of a table that share their nodes
 # soundness: relative error allowed to special functions and sums (measured: gains keep seven digits)
 UNEQUAL_NORMS_MARGIN = 1e-7
 
-STEEPEST_LOG_DELTA = 1e4  # soundness: -d ln delta/d eps allowed for in lower ends (measured)
+STEEPEST_LOG_DELTA = 1e4  # soundness: largest -d ln delta/d eps that lower bounds allow for (measured)
 
-UNDERFLOW_FLOOR = 1e-270  # soundness: added to upper ends: above INVISIBLE_PROBABILITY times a few thousand panels
+# soundness: probability that is added to upper bounds, above INVISIBLE_PROBABILITY times a few thousand panels
+UNDERFLOW_FLOOR = 1e-270
 
-# soundness: a difference of two incomplete gammas above this share of the first keeps nine digits (C12)
+# soundness: a difference of two incomplete gamma functions keeps nine digits above this share of the first (C12)
 LEAST_SHARE_OF_DIFFERENCE = 1e-5
 
 # soundness: probabilities below this are set to 0; UNDERFLOW_FLOOR is larger than all of them
@@ -54,11 +60,13 @@ HIGHEST_LOG_ALIGNMENT = 300.0  # largest node in x = ln A; the probability above
 
 @dataclass(frozen=True)
 class UnequalNorms:
-    """All pairs with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both directions (C12).
+    """All pairs with misalignment at most ``m`` and a bounded ratio of norms (C12).
+
+    The ratio of the norms is between ``e^-log_ratio`` and ``e^log_ratio``, so both directions are covered.
 
     * ``dim``, ``rank``: ``d`` and ``r`` of the mechanism.
-    * ``misalignment``: the largest permitted ``m = 1 - rho``.
-    * ``log_ratio``: the largest permitted ``|ln kappa|``, the log of the ratio of norms, above 0.
+    * ``misalignment``: the largest allowed ``m = 1 - rho``, where ``rho`` is the cosine of the angle.
+    * ``log_ratio``: the largest allowed absolute log of the ratio of norms, above 0.
     """
 
     dim: int
@@ -78,13 +86,13 @@ class UnequalNorms:
         )
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of the largest ``ln H_eps`` over all pairs."""
+        """Return an enclosure of the largest ``ln delta(eps)`` over all pairs."""
         lower, upper = (float(end[0]) for end in self.delta_ends(np.array([eps])))
         at_least = max(math.log(lower), LOG_OF_ZERO_FROM_ABOVE) if lower > 0.0 else -math.inf
         return Enclosure(at_least, min(0.0, math.log(upper)))
 
     def table(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta for many ``eps``, two arrays of the shape of ``eps``."""
+        """Return lower and upper bounds of delta for many ``eps``."""
         order = np.argsort(eps)
         lower, upper = np.zeros(len(eps)), np.ones(len(eps))
         for begin in range(0, len(eps), EPSILONS_TOGETHER):
@@ -93,7 +101,10 @@ class UnequalNorms:
         return lower, upper
 
     def delta_ends(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta with their margins, for ``eps`` with a few rounding errors."""
+        """Return lower and upper bounds of delta, including margins for rounding.
+
+        Each ``eps`` may have a few rounding errors.
+        """
         # eps is lowered by a few rounding errors of eps + r R, and the ends move outward by 1e-7 (C12, as evaluated).
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
         # max of G(0) at tau = ln kappa and tau = -ln kappa: parallel vectors, and all pairs in one dimension (C12)
@@ -111,9 +122,10 @@ class UnequalNorms:
         )
 
     def search(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta on adaptive nodes; every choice of nodes is sound.
+        """Return lower and upper bounds of delta on adaptive nodes.
 
-        There are more nodes where panels contribute more to the gap of both bounds.
+        Every choice of nodes gives valid bounds. There are more nodes where panels contribute more to the gap between
+        both bounds.
         """
         scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
         out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
@@ -129,10 +141,12 @@ class UnequalNorms:
         return lower, upper
 
     def bounds(self, x: Array, eps: Array) -> tuple[Array, Array, Array]:
-        """Return bounds of delta on these nodes, without the margin for special functions (C12).
+        """Return bounds of delta on these nodes, without the margin for rounding (C12).
 
-        The results are a lower and an upper bound for each eps, and the relative error that each panel may add to the
-        upper bound.
+        Returns:
+            * a lower bound for each eps;
+            * an upper bound for each eps;
+            * the relative error that each panel may add to the upper bound.
         """
         # ends of cells of ratios and of misalignments, as shares of the largest
         ratios = self.log_ratio * np.array([-1.0, -0.95, -0.75, -0.4, 0.0, 0.4, 0.75, 0.95, 1.0])
@@ -164,7 +178,15 @@ class UnequalNorms:
         return lower.max(axis=(0, 1)), highest, (np.maximum(cost, 0.0) / (highest + UNDERFLOW_FLOOR)).sum(axis=1)
 
     def gains(self, ratios: Array, x: Array, eps: Array) -> Array:
-        """Return ``G`` at every ratio and node, of shape ``(t, n, e)``."""
+        """Return the gain ``G`` at every ratio and node, of shape ``(t, n, e)``.
+
+        The gain is the mean of ``max(0, 1 - e^(eps - L))`` over the privacy losses ``L`` for a given ``A = e^x``.
+
+        Args:
+            ratios: Logs ``tau`` of the ratio of norms, of shape ``(t,)``.
+            x: The nodes, of shape ``(n,)``.
+            eps: Epsilons in nats, of shape ``(e,)``.
+        """
         gains = np.empty((len(ratios), len(x), len(eps)))
         for i, tau in enumerate(ratios.tolist()):
             start, at = eps + (self.rank - 1.0) * tau, int(np.searchsorted(x, tau))
@@ -176,9 +198,13 @@ class UnequalNorms:
     def gains_at(self, y: Array, start: Array, side: float) -> Array:
         """Return the gain ``G(tau - side y)`` at every ``y > 0``, of shape ``(n, e)``.
 
-        ``side`` is 1 before ``tau``, where the gain decreases, and -1 beyond. It is a difference of two incomplete
-        gamma functions, or a quadrature if that keeps too few digits, and 0 if it is below
-        :data:`INVISIBLE_PROBABILITY`.
+        It is a difference of two incomplete gamma functions, or a quadrature if the difference keeps too few digits. A
+        gain below :data:`INVISIBLE_PROBABILITY` is set to 0.
+
+        Args:
+            y: The distances from ``tau``, of shape ``(n,)``.
+            start: ``e' = eps + (r-1) tau``, of shape ``(e,)``.
+            side: 1 below ``tau``, where the gain decreases, and -1 above.
         """
         k, a, c = 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank), self.rank - 1.0
         tail, y = special.gammaincc if side > 0.0 else special.gammainc, y[:, None]
@@ -200,7 +226,10 @@ class UnequalNorms:
         return np.clip(value, 0.0, 1.0)
 
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
-        """Return ``P(A < e^x)`` and ``P(A > e^x)``; the first includes ``A <= 0`` and is ``P(A <= 0)`` at ``-inf``."""
+        """Return ``P(A < e^x)`` and ``P(A > e^x)`` at misalignments ``m``.
+
+        The first includes ``A <= 0``, and is ``P(A <= 0)`` at ``x = -inf``.
+        """
         # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12)
         z, square = np.expm1(x) + m, m * (2.0 - m)
         half = 0.5 * special.betainc(0.5 * self.rank, 0.5, np.where(z == 0.0, 1.0, square / (square + z * z)))
@@ -208,7 +237,10 @@ class UnequalNorms:
 
 
 def _sum_over_panels(tails: Array, parts: Array) -> Array:
-    """Return the sums over panels, of shape ``(m, t, e)``, without BLAS, which would start threads."""
+    """Return the sums over panels, of shape ``(m, t, e)``.
+
+    BLAS is avoided, because it would start threads.
+    """
     # Set invisible probabilities to 0, because arithmetic with denormal numbers is slow.
     tails, parts = (np.where(part < INVISIBLE_PROBABILITY, 0.0, part) for part in (tails, parts))
     return np.einsum("mn,tne->mte", tails, parts)

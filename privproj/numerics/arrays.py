@@ -14,7 +14,13 @@ Item = TypeVar("Item")
 
 
 def join_copies(item: Item, count: int, join: Callable[[Item, Item], Item]) -> Item:
-    """Return ``count >= 1`` copies combined by the associative operation ``join``, by repeated squaring."""
+    """Return ``count >= 1`` copies of an item, combined by repeated squaring.
+
+    Args:
+        item: The item.
+        count: The number of copies.
+        join: An associative operation that combines two items.
+    """
     while count % 2 == 0:
         item, count = join(item, item), count // 2
     total = item

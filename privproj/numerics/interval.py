@@ -1,7 +1,7 @@
 """Intervals that enclose an exact value, and the outward margin for rounding errors (C20).
 
-This module needs ``math`` only. Logs of small numbers are named ``log_...``, and ``-inf`` is the log of zero. A
-function marked as a kernel also runs as machine code (:mod:`privproj.numerics.jit`).
+This module needs ``math`` only. Names that start with ``log_`` are natural logs of small numbers, and ``-inf`` is the
+log of zero. A function marked as a kernel also runs as machine code (:mod:`privproj.numerics.jit`).
 """
 
 import math
@@ -14,13 +14,13 @@ from privproj.errors import ConvergenceError
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
-# soundness: relative error allowed to a special function or a converged quadrature (measured: below 1e-13)
+# soundness: margin for the relative error of a special function or a converged quadrature (measured: below 1e-13)
 FUNCTION_RELATIVE_ERROR = 1e-12
 
-# soundness: further relative error for each nat of |ln delta|: a rounding of the exponent (measured)
+# soundness: margin for the rounding of an exponent, as a relative error for each nat of |ln delta| (measured)
 RELATIVE_ERROR_PER_NAT = 4e-15
 
-# soundness: relative error allowed to a parameter that was rounded once, a few units of rounding
+# soundness: margin for the relative error of a parameter that was rounded once, a few units of rounding
 PARAMETER_RELATIVE_ERROR = 1e-15
 
 NEXT_UP_RELATIVE_STEP = 8e-16  # soundness: relative step of next_up: seven units of rounding
@@ -40,9 +40,10 @@ LOG_OF_ZERO_FROM_ABOVE = -1e300  # soundness: nats, upper end of the log of a pr
 
 
 class Enclosure(NamedTuple):
-    """Two numbers with ``lower <= exact value <= upper``; ``-inf`` and ``inf`` where an end is unknown.
+    """Two numbers with ``lower <= exact value <= upper``.
 
-    The caller guarantees the inequality. The exact value is the value of the bound's formula at the given parameters.
+    The exact value is the value of the formula of a bound at the given parameters. An unknown end is ``-inf`` or
+    ``inf``. The code that builds an enclosure guarantees the inequality.
     """
 
     lower: float
@@ -53,19 +54,22 @@ UNKNOWN = Enclosure(-math.inf, math.inf)  # neither end is known
 
 
 class LazyEnclosure(Enclosure):
-    """An enclosure whose lower end is expensive: it is computed when it is first read."""
+    """An enclosure whose lower end is expensive and computed on first use."""
 
     _find_lower: Callable[[], float]
 
     def __new__(cls, find_lower: Callable[[], float], upper: float) -> "LazyEnclosure":
-        """Return an enclosure; ``find_lower`` must return a lower end, which is reduced to ``upper`` if larger."""
+        """Return an enclosure with a function that computes its lower end.
+
+        A result of ``find_lower`` above ``upper`` is reduced to ``upper``.
+        """
         self = super().__new__(cls, -math.inf, upper)
         self._find_lower = find_lower
         return self
 
     @cached_property
     def lower(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The lower end."""
+        """The lower end, which is computed on first use."""
         return min(self._find_lower(), self.upper)
 
     def __iter__(self) -> Iterator[float]:
@@ -76,7 +80,10 @@ class LazyEnclosure(Enclosure):
 
 
 def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
-    """Return the nats by which :func:`widen_outward` moves each end (C20); a kernel that also accepts arrays."""
+    """Return the margin in nats by which :func:`widen_outward` moves each end (C20).
+
+    The arguments are those of :func:`widen_outward`, or arrays. The function is a kernel.
+    """
     # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
     return (
         FUNCTION_RELATIVE_ERROR + error + RELATIVE_ERROR_PER_NAT * abs(log_value) + PARAMETER_RELATIVE_ERROR * steepness
@@ -84,11 +91,12 @@ def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
 
 
 def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) -> Enclosure:
-    """Return the enclosure of a log probability that was computed with a relative error.
+    """Return an enclosure of a log probability that was computed with an error.
 
     Args:
         log_value: The computed log probability.
-        error: The relative error that a quadrature reports. The error of special functions is added here (C20).
+        error: The relative error of the probability that a quadrature reports. The error of special functions is added
+            here (C20).
         steepness: A bound of ``|d log_value / d log(parameter)|`` for parameters that are themselves rounded.
 
     Raises:
@@ -105,7 +113,10 @@ def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) 
 def widen_outward_each(
     log_values: "Array", error: "Array | float", steepness: "Array | float"
 ) -> "tuple[Array, Array]":
-    """Return both ends of :func:`widen_outward` for each entry, ``-inf`` and ``inf`` for nan."""
+    """Return both ends of :func:`widen_outward` for each entry of an array.
+
+    The ends are ``-inf`` and ``inf`` for nan.
+    """
     import numpy as np
 
     margin = outward_margin(log_values, error, steepness)
@@ -115,46 +126,64 @@ def widen_outward_each(
 
 
 def log1m_exp(x: float) -> float:
-    """Return ``ln(1 - e^x)`` for ``x <= 0`` without cancellation, and ``-inf`` for ``x >= 0``."""
+    """Return ``ln(1 - e^x)`` without cancellation, ``-inf`` for ``x >= 0``."""
     if x >= 0.0:
         return -math.inf
     return math.log(-math.expm1(x)) if x > -0.7 else math.log1p(-math.exp(x))
 
 
 def log_difference(x: float, y: float, gap: float = 0.0) -> float:
-    """Return ``ln(e^x - e^y)`` if ``x - y > gap``, so that the difference keeps its digits, and ``-inf`` otherwise."""
+    """Return ``ln(e^x - e^y)``, or ``-inf`` unless ``x - y > gap``.
+
+    With a positive ``gap`` the difference keeps its digits.
+    """
     return x + log1m_exp(y - x) if x - y > gap else -math.inf
 
 
 def next_up(x: float) -> float:
-    """Return ``x`` increased by a relative :data:`NEXT_UP_RELATIVE_STEP`, more than the error of several roundings."""
+    """Return ``x`` increased by more than the error of several roundings.
+
+    The increase is a relative :data:`NEXT_UP_RELATIVE_STEP`.
+    """
     return x + NEXT_UP_RELATIVE_STEP * abs(x)
 
 
 def rounded_log_delta(log_delta: float) -> float:
-    """Return the smallest multiple of :data:`LOG_DELTA_STEP` that is at least ``log_delta``; a kernel."""
+    """Return ``log_delta`` rounded up to a multiple of :data:`LOG_DELTA_STEP`.
+
+    Values below :data:`LEAST_LOG_ROUNDED` are not rounded. The function is a kernel.
+    """
     return math.ceil(log_delta / LOG_DELTA_STEP) * LOG_DELTA_STEP if log_delta > LEAST_LOG_ROUNDED else log_delta
 
 
 def digits_below(x: float, digits: int = RESULT_DIGITS) -> float:
-    """Return the largest number with this many significant digits that is at most ``x >= 0``; a kernel."""
+    """Return the largest number with ``digits`` significant digits that is at most ``x``.
+
+    ``x`` is at least 0, and values below :data:`LEAST_ROUNDED` give 0. The function is a kernel.
+    """
     if not LEAST_ROUNDED <= x < math.inf:
         return x if x > 1.0 else 0.0
     return _digits_beside(x, digits, 1.0)
 
 
 def digits_above(x: float, digits: int = RESULT_DIGITS) -> float:
-    """Return the smallest number with this many significant digits that is at least ``x >= 0``; a kernel."""
+    """Return the least number with ``digits`` significant digits that is at least ``x``.
+
+    ``x`` is at least 0. The function is a kernel.
+    """
     if not 0.0 < x < math.inf:
         return x
     return _digits_beside(max(x, LEAST_ROUNDED), digits, -1.0)
 
 
 def _digits_beside(x: float, digits: int, side: float) -> float:
-    """Return the nearest number with ``digits`` digits that is at most (``side = 1``) or at least ``x`` (-1)."""
+    """Return the nearest number with ``digits`` significant digits below or above ``x``.
+
+    The result is at most ``x`` for ``side = 1``, and at least ``x`` for ``side = -1``.
+    """
     first, last = 10.0 ** (digits - 1), 10.0**digits
     power = digits - 1 - math.floor(math.log10(x))
-    # The decade of x starts with a number of few digits, so a number that has few digits is returned unchanged.
+    # The decade of x starts with a number of few digits, so a number with few digits is returned unchanged.
     if x < _times_power_of_ten(first, -power):
         power += 1
     elif x >= _times_power_of_ten(first, 1 - power):

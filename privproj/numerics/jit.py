@@ -1,12 +1,13 @@
 """Run kernels over many rows as machine code, which numba compiles and caches on disk.
 
-A kernel is a plain function of floats on ``math`` that calls other kernels by name, in any module. One evaluation runs
-it in plain Python and does not import numba. Many rows run it as machine code from the same source.
+A kernel is a plain function of floats that uses ``math`` only, and may call other kernels by name, in any module. One
+evaluation runs as plain Python and does not import numba. Many rows run as machine code from the same source.
 
-numba checks whether the file of the entry point has changed, but not the files of its callees. So the name of an entry
-point contains a digest of every function and constant in its machine code: edited code has another name.
+numba checks whether the file of the entry point has changed, but not the files of the functions that it calls. So the
+name of an entry point contains a digest of every function and constant in its machine code: edited code has another
+name, and outdated machine code is never used.
 
-Without a working numba, or without a writable cache, every result is still returned, but more slowly.
+Without a working numba, or without a writable cache, every result is still computed, but more slowly.
 """
 
 import hashlib
@@ -60,10 +61,14 @@ _expected_rows: ContextVar[tuple[float, bool]] = ContextVar("expected_rows", def
 
 @contextmanager
 def expect_rows(count: float, *, may_load: bool = True) -> Iterator[None]:
-    """Choose plain Python or machine code for ``count`` rows in total, until the context ends.
+    """Choose plain Python or machine code for ``count`` rows in total, in a context.
 
-    Without this context, the choice depends on the rows of a single call. With ``may_load=False`` the choice does not
-    depend on what is cached, so the same rows always give the same digits.
+    Without this context, the choice depends on the rows of a single call and of earlier calls. With ``may_load=False``
+    the choice does not depend on cached machine code, so the same rows always give the same digits.
+
+    Args:
+        count: The number of rows that all calls in the context will compute together.
+        may_load: Whether the choice may depend on cached machine code and earlier calls.
     """
     before = _expected_rows.set((count, may_load))
     try:
@@ -79,10 +84,20 @@ def over_rows(
     threads: int = 1,
     weight: float = 1.0,
 ) -> tuple[Array, Array]:
-    """Return both values of ``kernel(first_i, rows_i)`` for every ``i``, as two arrays of shape ``(n,)``.
+    """Return both values of ``kernel(first_i, rows_i)`` for every ``i``, as two arrays.
 
-    ``first`` has shape ``(n,)``, ``rows`` has shape ``(n, k)``. Many rows run as machine code, whose values equal the
-    plain ones up to rounding and do not depend on ``threads``. Each row counts as ``weight`` rows.
+    Many rows run as machine code. Its values equal those of plain Python up to rounding, and do not depend on
+    ``threads``.
+
+    Args:
+        kernel: A kernel that returns two floats.
+        first: The first arguments, of shape ``(n,)``.
+        rows: The parameters, of shape ``(n, k)``.
+        threads: The number of threads for machine code.
+        weight: The cost of a row relative to an epsilon of M2, for the choice between plain Python and machine code.
+
+    Returns:
+        Two arrays of shape ``(n,)``.
     """
     first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
     loop = _loop_over(kernel)
@@ -133,7 +148,7 @@ def _write_rows(first: Array, rows: Array, one: Array, other: Array) -> None:
 
 
 def _needs_machine_code(loop: Callable[..., Any], rows: int, weight: float) -> bool:
-    """Return True if machine code is faster for the rows that are expected.
+    """Return whether machine code is faster for the rows that are expected.
 
     A process that has computed many rows is expected to compute as many again.
     """
@@ -148,7 +163,7 @@ def _needs_machine_code(loop: Callable[..., Any], rows: int, weight: float) -> b
 
 
 def _is_cached(function: Callable[..., Any]) -> bool:
-    """Return True if numba's cache has machine code of the function."""
+    """Return whether numba has cached machine code of the function."""
     name = f"*.{_cache_name(function)}-*.nbi"
     if folder := os.environ.get("NUMBA_CACHE_DIR"):
         return any(Path(folder).glob(f"*/{name}"))
@@ -159,7 +174,7 @@ def _is_cached(function: Callable[..., Any]) -> bool:
 
 @lru_cache(maxsize=1)
 def can_cache() -> bool:
-    """Return True if numba works and can write its cache; warn if it cannot write."""
+    """Return whether numba works and can write its cache; warn if it cannot write."""
     try:
         import numba
     except Exception:  # a broken installation raises more than ImportError
@@ -212,7 +227,7 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _register_callee(function: Callable[..., Any]) -> None:
-    """Let machine code call this plain function, which numba then compiles too."""
+    """Allow machine code to call this plain function, which numba then compiles too."""
     from numba.extending import register_jitable
 
     register_jitable(**OPTIONS)(function)
@@ -228,7 +243,10 @@ def _functions_of(function: Callable[..., Any]) -> list[Any]:
 
 
 def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the globals that a function reads, and the attributes of modules."""
+    """Yield the names and values of the globals that a function reads.
+
+    The value of a module is replaced by those of its attributes that the function may read.
+    """
     names = sorted(set(function.__code__.co_names))
     for name in filter(function.__globals__.__contains__, names):
         value = function.__globals__[name]
@@ -238,7 +256,7 @@ def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(maxsize=64)
 def _cache_name(function: Callable[..., Any]) -> str:
-    """Return a name that changes whenever the machine code of the function may."""
+    """Return a name that changes whenever the machine code of the function may change."""
     functions, digest = _functions_of(function), hashlib.sha256(repr(OPTIONS).encode())
     for one in functions:
         code = one.__code__

@@ -1,4 +1,4 @@
-"""Integrals of smooth unimodal functions in logs, with an error estimate from two Gauss rules."""
+"""Integrate smooth unimodal functions in logs, with an error estimate from two Gauss rules."""
 
 import math
 from collections.abc import Callable
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 # relative error above which log_integral raises ConvergenceError; a smaller error widens the enclosure
 LARGEST_QUADRATURE_ERROR = 1e-6
 
-# relative error at which no more panels are halved
+# relative error at which panels are no longer halved
 QUADRATURE_GOAL = 1e-12
 
-# log of the peak height below which a quadrature that fails is replaced by a rough bound
+# If a quadrature fails and the log of its peak is below this, a rough bound is used instead.
 LOG_NEGLIGIBLE_HEIGHT = -1000.0
 
 # soundness: nats below the peak at which an integrand is truncated; e^-46 is below rounding
@@ -28,7 +28,7 @@ CHECK_NODES = 13
 
 
 def legendre(n: int, x: float) -> tuple[float, float]:
-    """Return the Legendre polynomials ``P_n(x)`` and ``P_(n-1)(x)``, ``n >= 1``."""
+    """Return the Legendre polynomials ``P_n(x)`` and ``P_(n-1)(x)`` for ``n >= 1``."""
     p, previous = x, 1.0
     for k in range(2, n + 1):
         p, previous = ((2 * k - 1) * x * p - (k - 1) * previous) / k, p
@@ -54,7 +54,7 @@ def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
 
 @lru_cache(maxsize=8)
 def gauss_nodes(count: int) -> "tuple[Array, Array]":
-    """Return the nodes and the weights of :func:`gauss_legendre` as two arrays of shape ``(count,)``."""
+    """Return the nodes and the weights of :func:`gauss_legendre` as two arrays."""
     import numpy as np
 
     nodes, weights = zip(*gauss_legendre(count), strict=True)
@@ -64,7 +64,15 @@ def gauss_nodes(count: int) -> "tuple[Array, Array]":
 def _gauss_rule_sum(
     log_f: Callable[[Any], Any], edges: list[float], n: int, reference: float, takes_arrays: bool
 ) -> float:
-    """Return the sum over panels of ``int e^(log_f(t) - reference) dt`` by the n-point Gauss rule."""
+    """Return ``int e^(log_f(t) - reference) dt`` by a Gauss rule on each panel.
+
+    Args:
+        log_f: The log of the integrand.
+        edges: The edges of the panels.
+        n: The number of nodes for each panel.
+        reference: A log that is subtracted to avoid underflow.
+        takes_arrays: Whether ``log_f`` accepts arrays.
+    """
     if takes_arrays:
         import numpy as np
 
@@ -85,14 +93,20 @@ def _gauss_rule_sum(
 def log_integral(
     log_f: Callable[[Any], Any], start: float, step: float, high: float = math.inf, *, takes_arrays: bool = False
 ) -> tuple[float, float]:
-    """Return ``ln int_-inf^high e^log_f dt`` and its relative error, for a smooth unimodal integrand.
+    """Return ``ln int_-inf^high e^log_f dt`` and its relative error.
 
-    The search for the peak begins at ``start`` with steps of ``step``. The integration range ends where the integrand
-    has dropped by a factor ``e^-46``. The difference of two Gauss rules on the same panels is the error estimate. That
-    the estimate bounds the error is observed, not proved. Panels are halved until the estimate is at most 1e-12, or at
-    most the rounding of a huge exponent. If this fails for an integral far below the range of doubles, the result is
-    its height times its width, with an error of 3 in the log. Set ``takes_arrays`` if ``log_f`` accepts arrays, which
-    is faster.
+    The integrand must be smooth and unimodal. The integration range ends where the integrand has decreased by a factor
+    ``e^46``. The error estimate is the difference of two Gauss rules on the same panels. That it bounds the error is
+    observed, not proved. Panels are halved until the estimate is at most 1e-12, or at most the rounding of a huge
+    exponent. If this fails for an integral far below the range of doubles, the result is the height times the width of
+    the integrand, with an error of 3 in the log.
+
+    Args:
+        log_f: The log of the integrand.
+        start: The point at which the search for the peak starts.
+        step: The first step of this search.
+        high: The upper limit of the integral.
+        takes_arrays: Whether ``log_f`` accepts arrays, which is faster.
 
     Raises:
         ConvergenceError: The error stays above 1e-6.
@@ -121,9 +135,10 @@ def log_integral(
 
 
 def _find_peak(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
-    """Return a point near the maximum of a unimodal ``log_f`` on ``(-inf, high]``, and the value there.
+    """Return a point near the maximum of a unimodal ``log_f``, and the value there.
 
-    The step is doubled uphill. The result only determines where to integrate.
+    The range is ``(-inf, high]``. The step is doubled as long as ``log_f`` increases. The result only determines where
+    to integrate.
     """
     t, value = start, log_f(start)
     stride = step if t + step <= high and log_f(t + step) > value else -step
@@ -140,7 +155,10 @@ def _find_peak(log_f: Callable[[float], float], start: float, step: float, high:
 
 
 def _find_drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
-    """Return the point on the side of ``stride`` where ``log_f`` has fallen 46 below ``peak``, or ``limit``."""
+    """Return the point where ``log_f`` has decreased to 46 below ``peak``, or ``limit``.
+
+    The sign of ``stride`` is the direction from ``top`` in which the point is searched.
+    """
     inside = outside = top
     while log_f(outside) > peak - LOG_DROP_AT_EDGE:
         if outside == limit:

@@ -1,7 +1,7 @@
-"""Root finding and minimization: each returned end of a bracket was evaluated.
+"""Find roots and minima; each returned end of a bracket was evaluated.
 
-:func:`find_crossing`, :func:`largest_integer`, :func:`minimize` and :func:`minimize_integer` take any function.
-:func:`root_of` makes a kernel (:mod:`privproj.numerics.jit`) that inverts a privacy profile by Newton's method.
+:func:`find_crossing`, :func:`largest_integer`, :func:`minimize` and :func:`minimize_integer` accept any function.
+:func:`root_of` builds a kernel (:mod:`privproj.numerics.jit`) that inverts a privacy profile by Newton's method.
 """
 
 import math
@@ -17,15 +17,15 @@ SMALLEST_PROFILE_EPSILON = 1e-200  # nats, smallest epsilon above 0 that a profi
 
 LARGEST_PROFILE_EPSILON = 1e18  # nats, largest finite epsilon that a profile returns
 
-LEAST_RELATIVE_VALLEY = 2.0**-26  # relative width of a minimum below which values differ by less than a rounding
+LEAST_RELATIVE_VALLEY = 2.0**-26  # relative distance from a minimum within which values differ by rounding only
 
-NEWTON_END = 3e-7  # relative step after which Newton's method has converged: the next step squares the error
+NEWTON_END = 3e-7  # Newton's method ends after a relative step of at most this: the next step squares the error
 
-FIRST_NATS = 0.7  # -ln delta in nats above which Newton's method runs on sqrt(-2 ln delta), which is nearly linear
+FIRST_NATS = 0.7  # if -ln delta is larger, Newton's method uses sqrt(-2 ln delta), which is nearly linear in eps
 
 ENDS: Any = None  # the profile to invert; root_of sets both globals
 
-BENDS: Any = None  # True for a profile with kinks, where neither a cubic nor the square of a step estimates the error
+BENDS: Any = None  # True for a profile with kinks, where smoothness cannot be used to estimate the error of a step
 
 
 def find_crossing(
@@ -39,14 +39,22 @@ def find_crossing(
 ) -> Enclosure:
     """Return a bracket of the point where a non-increasing ``excess`` stops being positive.
 
-    The search on ``0 < low <= x <= high`` begins at ``guess`` with a step to ``guess (1 + spread)`` or ``guess / (1 +
-    spread)``, and each further step is longer. The bracket is then bisected in logs and, once it is short, reduced by
-    Chandrupatla's method.
+    The search on ``0 < low <= x <= high`` starts at ``guess`` with a step to ``guess (1 + spread)`` or
+    ``guess / (1 + spread)``, and each further step is longer. The bracket is then bisected in logs and, once it is
+    short, reduced by Chandrupatla's method.
+
+    Args:
+        excess: A non-increasing function.
+        guess: The start of the search.
+        low: The least point of the search.
+        high: The largest point of the search.
+        spread: The relative size of the first step.
+        rtol: The relative width of the bracket.
 
     Returns:
         ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, and ``x2 - x1 <= rtol * x2``; ``(0, low)``
-            if no evaluated value is positive down to ``low``; ``(high, inf)`` if all are positive up to ``high``. A
-            finite ``x2`` satisfies ``excess(x2) <= 0`` even if ``excess`` is not monotone.
+        if no evaluated value is positive down to ``low``; ``(high, inf)`` if all are positive up to ``high``. A finite
+        ``x2`` satisfies ``excess(x2) <= 0`` even if ``excess`` is not monotone.
 
     Raises:
         ConvergenceError: A value of ``excess`` is nan.
@@ -88,13 +96,25 @@ def find_crossing(
         value = checked(x)
         last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
         x1, f1, x2, f2 = (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
-        # the next point keeps a least relative distance from both ends
+        # the next point has at least a certain relative distance from both ends
         share = _interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, 2.0**-51) * x2)
     return Enclosure(x1, x2)
 
 
 def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
-    """Return the next point as a fraction of the bracket: inverse quadratic interpolation if it is safe, else 0.5."""
+    """Return the next point of Chandrupatla's method, as a fraction of the bracket.
+
+    It is that of inverse quadratic interpolation if this is safe, and 0.5 otherwise.
+
+    Args:
+        x1: The lower end of the bracket.
+        f1: The value at ``x1``, positive.
+        x2: The upper end of the bracket.
+        f2: The value at ``x2``, at most 0.
+        x3: The end that was replaced last.
+        f3: The value at ``x3``.
+        tolerance: The least distance from both ends.
+    """
     if not all(map(math.isfinite, (f1, f2, f3))) or f3 in (f1, f2):
         return 0.5
     place = (x1 - x2) / (x3 - x2) if f3 > 0.0 else (x2 - x1) / (x3 - x1)
@@ -110,9 +130,10 @@ def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f
 
 
 def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the largest ``n`` in ``low..high`` for which ``fits`` holds, or None if it does not hold at ``low``.
+    """Return the largest ``n`` in ``low..high`` for which ``fits`` holds.
 
-    ``fits`` must not become true again after it is false. The search has called ``fits`` at the returned ``n``.
+    The result is None if ``fits`` does not hold at ``low``. ``fits`` must not become true again after it is false. It
+    was evaluated at the returned ``n``.
     """
     if not fits(low):
         return None
@@ -129,10 +150,10 @@ def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | N
 def minimize(
     f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9, points: int = 25
 ) -> tuple[float, float]:
-    """Return ``(x, f(x))`` near the minimum on ``[low, high]``: a scan of ``points`` values, then Brent's method.
+    """Return ``(x, f(x))`` near the minimum of ``f`` on ``[low, high]``.
 
-    The search ends at the relative width ``rtol``, or where differences of values are rounding. ``f(x)`` was evaluated,
-    but it is not proved to be the minimum.
+    The method is a scan of ``points`` values, then Brent's method. The search ends at the relative width ``rtol``, or
+    where differences of values are rounding errors. ``f(x)`` was evaluated, but is not proved to be the minimum.
     """
     scan = [low + (high - low) * i / (points - 1.0) for i in range(points)]
     values = [f(x) for x in scan]
@@ -169,7 +190,10 @@ def minimize(
 
 
 def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v: float) -> float:
-    """Return the step from ``x`` to the vertex of the parabola through three points, or ``inf`` if there is none."""
+    """Return the step from ``x`` to the vertex of the parabola through three points.
+
+    The result is ``inf`` if there is no vertex.
+    """
     if not all(map(math.isfinite, (at_x, at_w, at_v))) or len({x, w, v}) < 3:
         return math.inf
     r, q = (x - w) * (at_x - at_v), (x - v) * (at_x - at_w)
@@ -178,7 +202,10 @@ def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v:
 
 
 def minimize_integer(f: Callable[[int], float], low: int, high: int) -> float:
-    """Return the minimum of a unimodal function on the integers ``low..high``, by ternary search."""
+    """Return the minimum of a unimodal function on the integers ``low..high``.
+
+    The method is ternary search.
+    """
     while high - low > 4:
         left = low + (high - low) // 3
         right = high - (high - low) // 3
@@ -190,7 +217,12 @@ def minimize_integer(f: Callable[[int], float], low: int, high: int) -> float:
 
 
 def newton_start(mu: float, log_delta: float) -> float:
-    """Return approximately the epsilon of a Gaussian release with sensitivity ``mu`` at ``log_delta < 0``."""
+    """Return approximately the epsilon of a Gaussian release at ``log_delta < 0``.
+
+    Args:
+        mu: The sensitivity divided by the standard deviation of the noise.
+        log_delta: ``ln delta``.
+    """
     square = -2.0 * log_delta
     reach = sqrt(max(square - log(2.0 * pi * max(square, 1.0)), 0.1 * square))
     return min(max(mu * (0.5 * mu + reach), SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
@@ -199,8 +231,13 @@ def newton_start(mu: float, log_delta: float) -> float:
 def newton_step(eps: float, value: float, slope: float, log_delta: float, low: float, high: float) -> float:
     """Return the next epsilon by Newton's method, inside the bracket.
 
-    ``value`` is ``ln delta`` at ``eps``, and ``slope`` is ``-d ln delta/deps``. ``low`` (0 if unknown) and ``high``
-    (inf if unknown) bracket the crossing.
+    Args:
+        eps: The current epsilon in nats.
+        value: ``ln delta`` at ``eps``.
+        slope: ``-d ln delta/deps`` at ``eps``.
+        log_delta: The target ``ln delta``.
+        low: The lower end of the bracket, 0 if unknown.
+        high: The upper end of the bracket, inf if unknown.
     """
     step = inf
     if slope > 0.0 and fabs(value) < 1e300:
@@ -225,15 +262,15 @@ def newton_step(eps: float, value: float, slope: float, log_delta: float, low: f
 
 
 def root_of(ends: Callable[..., tuple[float, float, float, Any]], *, bends: bool = False) -> Callable[..., Any]:
-    """Return the kernel ``find_root(log_delta, row, state, start)`` that inverts a privacy profile.
+    """Return the kernel ``find_root(log_delta, row, state, start)`` that inverts a profile.
 
     The kernel returns approximately the smallest ``eps`` with ``delta(eps) <= e^log_delta``, which may be 0 or ``inf``,
-    and the last residual in nats. The caller must evaluate the profile at this ``eps``.
+    and the last residual of ``ln delta``. The caller must evaluate the profile at this ``eps``.
 
     Args:
         ends: ``ends(eps, row, state)`` returns ``(lower, upper, slope, state)``: an enclosure of ``ln delta``, the
-            slope ``-d ln delta/deps``, and a state that speeds up the next evaluation and does not change its
-            soundness.
+            slope ``-d ln delta/deps``, and a state that makes the next evaluation faster without affecting its
+            validity.
         bends: True if the profile has kinks.
     """
     return with_globals(_find_root, ENDS=ends, BENDS=bends)
@@ -242,7 +279,7 @@ def root_of(ends: Callable[..., tuple[float, float, float, Any]], *, bends: bool
 def with_globals(function: Any, **names: Any) -> Any:
     """Return a copy of a function with these globals replaced.
 
-    numba does not cache machine code of a function that takes another function as an argument.
+    The reason is that numba does not cache machine code of a function that takes another function as an argument.
     """
     return types.FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
 

@@ -1,15 +1,14 @@
 """Special functions as kernels: plain functions of floats that need ``math`` only.
 
-Each function runs as plain Python, where one evaluation takes microseconds, and through
-:mod:`privproj.numerics.jit` as machine code from the same source. Plain Python raises an error for an overflow,
-``log(0)`` and ``1/0`` where compiled code returns inf or nan, so no kernel evaluates these. ``-inf`` is the log of
-zero.
+Each function runs as plain Python, where one evaluation takes microseconds, and as machine code from the same source
+(:mod:`privproj.numerics.jit`). For an overflow, ``log(0)`` and ``1/0`` plain Python raises an error, but machine code
+returns inf or nan. So no kernel evaluates these. ``-inf`` is the log of zero.
 
-Notation: ``phi`` and ``Phi`` are the normal density and CDF, ``R(x) = (1 - Phi(x)) / phi(x)`` is the Mills ratio, ``B ~
-Beta(a, b)`` with ``n = a + b``, and ``U ~ Gamma(a)``. Logs are natural. The relative errors are those that
-:mod:`privproj.numerics.interval` allows for (measured).
+Notation: ``phi`` and ``Phi`` are the density and the distribution function of the standard normal distribution,
+``R(x) = (1 - Phi(x)) / phi(x)`` is the Mills ratio, ``B ~ Beta(a, b)`` with ``n = a + b``, and ``U ~ Gamma(a)``. Logs
+are natural. The relative errors are within the margins of :mod:`privproj.numerics.interval` (measured).
 
-The same functions exist in ball arithmetic for certificates and in mpmath in ``tests/reference/special.py``.
+The same functions are implemented in ball arithmetic for certificates, and in mpmath in ``tests/reference/special.py``.
 """
 
 import math
@@ -25,8 +24,8 @@ GAUSS_3_OUTER_NODE = math.sqrt(0.6)  # soundness: outer node of the three-point 
 
 DEKKER_SPLITTER = 134217729.0  # soundness: 2^27 + 1, which splits a double into two halves (Dekker)
 
-# soundness: nats, log of the least probability passed to scipy's quantile functions, which are accurate to 4e-13 above
-# it (measured against mpmath); below e^-708 doubles lose digits, and a quantile is too small
+# soundness: nats, log of the least probability that is passed to scipy's quantile functions. Above it they are accurate
+# to 4e-13 (measured against mpmath). Below e^-708 doubles lose digits, and a quantile is too small.
 LEAST_LOG_QUANTILE = -705.0
 
 
@@ -39,7 +38,7 @@ def log_add(x, y):
 
 
 def product_error(x, y, product):
-    """Return the rounding error of ``product = x * y``, exactly (Dekker)."""
+    """Return the exact rounding error of ``product = x * y`` (Dekker)."""
     cx, cy = DEKKER_SPLITTER * x, DEKKER_SPLITTER * y
     x_high, y_high = cx - (cx - x), cy - (cy - y)
     x_low, y_low = x - x_high, y - y_high
@@ -63,7 +62,10 @@ def mills(x):
 
 
 def mills_slope(x):
-    """Return ``-R'(x) = 1 - x R(x)`` without cancellation for large ``x``; relative error 1e-14 (measured)."""
+    """Return ``-R'(x) = 1 - x R(x)`` of the Mills ratio, without cancellation.
+
+    ``x >= -35``. The relative error is at most 1e-14 (measured).
+    """
     if x < -0.5:
         return 1.0 - x * mills(x)
     y = 4.0 / (4.0 + x)
@@ -79,7 +81,10 @@ def mills_slope(x):
 
 
 def mills_drop(u, mu):
-    """Return ``R(u) - R(u + mu)`` for ``mu > 0``, by a three-point Gauss rule for ``-R'`` if it would cancel."""
+    """Return the difference ``R(u) - R(u + mu)`` of the Mills ratio for ``mu > 0``.
+
+    If the difference would cancel, it is the integral of ``-R'`` by a three-point Gauss rule.
+    """
     if mu >= 0.01 * max(1.0, fabs(u)):
         return mills(u) - mills(u + mu)
     # R(u) - R(u + mu) = mu [5 S(c - g) + 8 S(c) + 5 S(c + g)]/18, S = -R', c = u + mu/2, g = (mu/2) sqrt(3/5)
@@ -97,7 +102,10 @@ def log_normal_density(u):
 
 
 def stirling_remainder(z):
-    """Return the remainder of Stirling's formula, ``ln Gamma(z) - [(z - 1/2) ln z - z + ln sqrt(2 pi)]``, ``z > 0``."""
+    """Return the remainder of Stirling's formula for ``z > 0``.
+
+    It is ``ln Gamma(z) - [(z - 1/2) ln z - z + ln sqrt(2 pi)]``.
+    """
     if z < 10.0:
         return lgamma(z) - ((z - 0.5) * log(z) - z + LOG_SQRT_2PI)
     # 1/(12 z) - 1/(360 z^3) + 1/(1260 z^5) - 1/(1680 z^7) + 1/(1188 z^9) - 691/(360360 z^11)
@@ -107,7 +115,12 @@ def stirling_remainder(z):
 
 
 def log_residual(e, ratio):
-    """Return ``ln(1 + e) - e`` without cancellation; ``ratio = 1 + e`` is used if ``e`` is near -1."""
+    """Return ``ln(1 + e) - e`` without cancellation.
+
+    Args:
+        e: The argument, above -1.
+        ratio: ``1 + e``, which is used if ``e`` is near -1.
+    """
     if e < -0.6:
         return log(ratio) - e
     if fabs(e) > 0.3:
@@ -134,19 +147,25 @@ def beta_excess(a, b, x, y):
 
 
 def beta_constant(a, b):
-    """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/n``, ``y = b/n``. It is symmetric in ``a`` and ``b``."""
+    """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/(a+b)``, with ``y = 1 - x``.
+
+    It is symmetric in ``a`` and ``b``.
+    """
     # R(n) - R(a) - R(b) + ln(a b/n)/2 - ln sqrt(2 pi): the large terms cancel algebraically.
     remainder = stirling_remainder(a + b) - stirling_remainder(a) - stirling_remainder(b)
     return remainder + 0.5 * log(a / (a + b) * b) - LOG_SQRT_2PI
 
 
 def beta_tail_scale(a, b):
-    """Return the standard deviation of ``logit B`` to first order."""
+    """Return the standard deviation of the logit of ``Beta(a, b)``, to first order."""
     return sqrt(1.0 / a + 1.0 / b)
 
 
 def beta_deviance(a, b, x, y):
-    """Return ``a ln(n x/a) + b ln(n y/b)`` for ``x + y = 1``. It is at most 0, and 0 at the mean."""
+    """Return ``a ln(n x/a) + b ln(n y/b)`` for ``x + y = 1``, with ``n = a + b``.
+
+    It is at most 0, and 0 at the mean.
+    """
     n = a + b
     # a [ln(1 + e/a) - e/a] + b [ln(1 - e/b) + e/b], e = n x - a
     excess = beta_excess(a, b, x, y)
@@ -154,15 +173,31 @@ def beta_deviance(a, b, x, y):
 
 
 def log_beta_fraction(a, b, x, y, constant):
-    """Return ``ln I_x(a, b)`` below the mean, ``x <= a / (a + b)``; ``constant`` is :func:`beta_constant`."""
+    """Return ``ln P(B <= x)`` for ``B ~ Beta(a, b)`` and ``x`` at or below the mean.
+
+    Args:
+        a: The first shape.
+        b: The second shape.
+        x: The point, at most ``a / (a + b)``.
+        y: ``1 - x``.
+        constant: The result of :func:`beta_constant`.
+    """
     return beta_deviance(a, b, x, y) + constant + log(beta_fraction(a, b, x, y, beta_excess(a, b, x, y), 100000))
 
 
 def beta_fraction(a, b, x, y, excess, most):
-    """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``x <= a/(a+b)``, or -1 if ``most`` terms do not suffice.
+    """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``B ~ Beta(a, b)``.
 
-    ``excess`` is ``(a+b) x - a``. The method is the even contraction of the continued fraction of the incomplete beta
-    function (Didonato and Morris 1992, equation 9), summed forward by Steed's algorithm.
+    The result is -1 if ``most`` terms do not suffice. The method is the even contraction of the continued fraction of
+    the incomplete beta function (Didonato and Morris 1992, equation 9), summed forward by Steed's algorithm.
+
+    Args:
+        a: The first shape.
+        b: The second shape.
+        x: The point, at most the mean ``a/(a+b)``.
+        y: ``1 - x``.
+        excess: ``(a+b) x - a``, at most 0.
+        most: The largest number of terms.
     """
     offset = 1.0 - excess
     d = 1.0 / (a / (a + 1.0) * offset)
@@ -182,15 +217,16 @@ def beta_fraction(a, b, x, y, excess, most):
 
 
 def log_beta_tail(a, b, x, y):
-    """Return ``ln P(B > x)`` for ``x + y = 1``, for half-integers ``a, b`` up to 5e5.
+    """Return ``ln P(B > x)`` for ``B ~ Beta(a, b)`` and ``y = 1 - x``.
 
-    For integers it is a binomial tail, within the margin of C26 up to 1e12.
+    ``a`` and ``b`` are half-integers up to 5e5. For integers the probability is a binomial tail, and ``a`` and ``b``
+    may be up to 1e12, with the larger margin of C26.
     """
     return log_beta_tail_from(a, b, x, y, beta_constant(a, b))
 
 
 def log_beta_tail_from(a, b, x, y, constant):
-    """Return :func:`log_beta_tail` for a known :func:`beta_constant`."""
+    """Return :func:`log_beta_tail`, given ``constant`` from :func:`beta_constant`."""
     if y <= 0.0:
         return -inf
     if x <= 0.0:
@@ -204,7 +240,13 @@ def log_beta_tail_from(a, b, x, y, constant):
 
 
 def log_gamma_front(a, e, ratio):
-    """Return ``ln[u^a e^-u / Gamma(a)]`` at ``u = a ratio``, ``ratio = 1 + e``."""
+    """Return ``ln[u^a e^-u / Gamma(a)]`` at ``u = a ratio``.
+
+    Args:
+        a: The shape of the Gamma distribution.
+        e: ``ratio - 1``, without cancellation.
+        ratio: ``u/a``.
+    """
     if ratio <= 0.0:
         return -inf
     # a [ln(1 + e) - e] - R(a) + ln(a)/2 - ln sqrt(2 pi), R the remainder of Stirling's formula
@@ -212,21 +254,38 @@ def log_gamma_front(a, e, ratio):
 
 
 def log_gamma_below(a, e, ratio):
-    """Return ``ln P(U <= a ratio)``, ``ratio = 1 + e``, by a series of positive terms."""
+    """Return ``ln P(U <= a ratio)`` for ``U ~ Gamma(a)``, by a series of positive terms.
+
+    Args:
+        a: The shape.
+        e: ``ratio - 1``, without cancellation.
+        ratio: The point divided by the mean ``a``.
+    """
     if ratio <= 0.0:
         return -inf
     return min(0.0, log_gamma_front(a, e, ratio) + log(gamma_series(a, ratio, 10000000)))
 
 
 def log_gamma_tail(a, e, ratio):
-    """Return ``ln P(U > a ratio)``, ``ratio = 1 + e``, by a continued fraction above the mean."""
+    """Return ``ln P(U > a ratio)`` for ``U ~ Gamma(a)``.
+
+    Above the mean it is computed by a continued fraction.
+
+    Args:
+        a: The shape.
+        e: ``ratio - 1``, without cancellation.
+        ratio: The point divided by the mean ``a``.
+    """
     if a * e < 1.0:
         return log1p(-min(exp(log_gamma_below(a, e, ratio)), 1.0 - 1e-16))
     return log_gamma_front(a, e, ratio) + log(gamma_fraction(a, a * e, 10000000))
 
 
 def gamma_series(a, ratio, most):
-    """Return ``P(U <= a ratio) / [u^a e^-u / Gamma(a)]`` by its series, or -1 if ``most`` terms do not suffice."""
+    """Return ``P(U <= u) / [u^a e^-u / Gamma(a)]`` for ``U ~ Gamma(a)``, by its series.
+
+    ``u`` is ``a ratio``. The result is -1 if ``most`` terms do not suffice.
+    """
     # 1/a + u/(a (a+1)) + u^2/(a (a+1) (a+2)) + ..., u = a ratio
     term = 1.0 / a
     total = term
@@ -239,9 +298,14 @@ def gamma_series(a, ratio, most):
 
 
 def gamma_fraction(a, excess, most):
-    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]`` by a continued fraction, or -1 if ``most`` terms do not suffice.
+    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]`` for ``U ~ Gamma(a)``.
 
-    ``excess`` is ``u - a``, at least 0.
+    It is computed by a continued fraction. The result is -1 if ``most`` terms do not suffice.
+
+    Args:
+        a: The shape.
+        excess: ``u - a``, at least 0.
+        most: The largest number of terms.
     """
     b = 1.0 + excess
     d = 1.0 / b
@@ -261,13 +325,23 @@ def gamma_fraction(a, excess, most):
 
 
 def convolve_discrete(x, p, y, q, square, points, mass, above, below):
-    """Convolve two discrete distributions into intervals, and return the mass and the excess beyond the last point.
+    """Convolve two discrete distributions, and sum up the atoms between grid points.
 
-    The atoms are ``x_i + y_j`` with mass ``p_i q_j``; ``x``, ``y`` and ``points`` increase, and no sum is below
-    ``points[0]``. For each interval ``mass``, ``above`` and ``below`` (all 0 on entry) receive the sums of the mass
-    ``w``, of ``w (v - left)`` and of ``w (right - v)`` over the atoms ``v`` in it. The result is the mass from the last
-    point ``b`` on and the sum of ``w (v - b)`` over it. With ``square`` both distributions are equal. All terms are at
-    least 0.
+    The atoms are ``v = x_i + y_j`` with the mass ``w = p_i q_j``. All terms of the sums are at least 0.
+
+    Args:
+        x: The values of the first distribution, increasing.
+        p: Their masses.
+        y: The values of the second distribution, increasing.
+        q: Their masses.
+        square: True if both distributions are equal, which takes half the time.
+        points: Increasing grid points; no atom is below the first one.
+        mass: An array of zeros, to which the sum of ``w`` over each interval is written.
+        above: The same for the sum of ``w (v - left end)``.
+        below: The same for the sum of ``w (right end - v)``.
+
+    Returns:
+        The sums of ``w`` and of ``w (v - b)`` over the atoms at or above the last point ``b``.
     """
     last, count = len(points) - 1, len(y)
     top = points[last]

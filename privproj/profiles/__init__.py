@@ -1,1 +1,1 @@
-"""Representations of a bound: privacy profile, Renyi curve or (epsilon, delta) rule, and conversions between them."""
+"""Representations of a bound (privacy profile, Renyi curve, ``(eps, delta)`` rule) and conversions between them."""

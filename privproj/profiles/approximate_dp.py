@@ -1,4 +1,4 @@
-"""Bounds that are an ``(eps, delta)`` rule: amplification by sampling, basic and advanced composition."""
+"""Bounds that are an ``(eps, delta)`` rule, with amplification by sampling and basic or advanced composition."""
 
 import math
 from collections.abc import Callable
@@ -12,17 +12,22 @@ from privproj.numerics.root_finding import find_crossing, minimize
 from privproj.profiles.conversion import LARGEST_INVERSE_LOG
 from privproj.run import Run
 
-# least x = 1/ln(1/delta) of a search: no result is below e^-1000, which is below the least printed delta, 1e-300. If a
-# smaller delta suffices, e^-1000 is returned, which is sound.
+# Least x = 1/ln(1/delta) of a search. So the least delta of a result is e^-1000, below the least printed delta, 1e-300.
+# If a smaller delta suffices, e^-1000 is returned, which is a valid upper bound.
 LEAST_INVERSE_LOG = 1e-3
 EXPONENT_LIMIT = 700.0  # nats; e^eps is finite below this
 
 
 def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:
-    """Return approximately the least ``ln delta`` at which a decreasing rule is at most ``eps`` nats.
+    """Return approximately the least ``ln delta`` at which a rule is at most ``eps`` nats.
 
-    The search is over ``x = 1/ln(1/delta)``, to a relative ``rtol``. The rule was evaluated at the result, so the
-    result is as sound as the rule. It is at least ``-1/LEAST_INVERSE_LOG``, and 0 if no delta below 1 suffices.
+    The search is over ``x = 1/ln(1/delta)``, to a relative accuracy of ``rtol``. The rule was evaluated at the result,
+    so the result is valid if the rule is. It is at least ``-1/LEAST_INVERSE_LOG``, and 0 if no delta below 1 suffices.
+
+    Args:
+        epsilon_at: The rule, a decreasing map from ``ln delta`` to epsilon in nats.
+        eps: The target epsilon in nats.
+        rtol: The relative accuracy.
     """
     x = find_crossing(
         lambda x: epsilon_at(-1.0 / x) - eps, 0.1, low=LEAST_INVERSE_LOG, high=LARGEST_INVERSE_LOG, rtol=rtol
@@ -32,9 +37,9 @@ def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: 
 
 @dataclass(frozen=True)
 class EpsilonDeltaRule:
-    """A rule ``eps(ln delta)`` and its inverse, proved for ``0 < eps < limit`` only.
+    """A rule ``eps(ln delta)`` for one release, proved for ``0 < eps < limit``.
 
-    The caller guarantees its soundness.
+    The code that builds the rule guarantees that it is valid.
     """
 
     epsilon_at: Callable[[float], float]
@@ -53,7 +58,11 @@ class EpsilonDeltaRule:
     """Relative amount by which ``epsilon_at`` may exceed the exact value. Except for rounding, it is never below."""
 
     def within(self, eps: float) -> float:
-        """Return ``eps`` if the rule is proved there, and raise :class:`UnsupportedError` otherwise."""
+        """Return ``eps`` if the rule is proved at this epsilon.
+
+        Raises:
+            UnsupportedError: The rule is not proved at this epsilon.
+        """
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
             raise UnsupportedError(
                 f"this bound is proved for 0 < epsilon < {self.limit:g} only, got {eps:.6g}. {self.remedy}"
@@ -64,7 +73,7 @@ class EpsilonDeltaRule:
         """Return an enclosure of ``eps(delta)`` of one release, in nats.
 
         Raises:
-            UnsupportedError: The rule is not proved for this epsilon.
+            UnsupportedError: The rule is not proved at this epsilon.
         """
         eps = self.within(self.epsilon_at(log_delta))
         return Enclosure(eps * (1.0 - self.margin) if math.isfinite(eps) else 0.0, next_up(eps))
@@ -72,10 +81,10 @@ class EpsilonDeltaRule:
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)`` of one release.
 
-        If the ``margin`` is larger than its default, the lower end is unknown.
+        The lower end is ``-inf`` if ``margin`` is larger than its default.
 
         Raises:
-            UnsupportedError: The rule is not proved for this epsilon.
+            UnsupportedError: The rule is not proved at this epsilon.
         """
         inverse = self.log_delta_at or partial(log_delta_by_search, self.epsilon_at)
         value = inverse(self.within(eps))
@@ -83,11 +92,14 @@ class EpsilonDeltaRule:
         return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
-        """Return the upper end of :meth:`log_delta`; 0 (delta = 1) at ``eps = 0``, where the rule proves nothing."""
+        """Return the upper end of :meth:`log_delta`, or 0 for ``eps = 0``.
+
+        A rule proves nothing at ``eps = 0``, so delta is 1 there.
+        """
         return self.log_delta(eps).upper if eps > 0.0 else 0.0
 
     def over_run(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
-        """Return the rule of a run: amplified by sampling if the run is sampled, then composed.
+        """Return the rule of a run: amplified by sampling, then composed over the steps.
 
         Raises:
             UnsupportedError: The run is sampled and protects several records of one user.
@@ -101,10 +113,11 @@ class EpsilonDeltaRule:
         return step if run.steps == 1 else ComposedRule(step, run.steps)
 
     def amplified(self, rate: float) -> "EpsilonDeltaRule":
-        """Return the rule of a release on a sampled batch, with ``ln(1 + q (e^eps - 1))`` at ``q delta``.
+        """Return the rule of a release on a batch that is sampled at ``rate``.
 
-        The rule holds for Poisson sampling under add-remove and zero-out, and for batches of a fixed size under replace
-        (Balle, Barthe, Gaboardi 2018, Theorems 8 and 9).
+        An ``(eps, delta)`` guarantee becomes ``ln(1 + q (e^eps - 1))`` at ``q delta``, where ``q`` is the rate. This
+        holds for Poisson sampling under add-remove and zero-out, and for batches of a fixed size under replace (Balle,
+        Barthe, Gaboardi 2018, Theorems 8 and 9).
         """
 
         def epsilon_at(log_delta: float) -> float:
@@ -122,10 +135,15 @@ class EpsilonDeltaRule:
 
 
 def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
-    """Return epsilon (nats) of ``k = steps`` releases that are each ``(eps, delta)``-DP, at ``k delta + slack``.
+    """Return the epsilon of ``k`` adaptive releases by advanced composition, rounded up.
 
-    It is rounded up. The releases may be adaptive (advanced composition; Dwork, Rothblum, Vadhan 2010; in this form
-    Kairouz, Oh, Viswanath 2015).
+    Each release is ``(eps, delta)``-DP, and the result holds at ``k delta + slack`` (Dwork, Rothblum, Vadhan 2010; in
+    this form Kairouz, Oh, Viswanath 2015).
+
+    Args:
+        eps: Epsilon of one release in nats.
+        steps: The number ``k`` of releases.
+        slack: The additional delta, above 0 and below 1.
     """
     # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The
     # logarithm of d' is used because the rounding of 1/d' matters if d' is near 1.
@@ -136,7 +154,7 @@ def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
 class ComposedRule:
     """The smaller of basic and advanced composition of ``steps`` releases of one rule.
 
-    The slack of advanced composition is optimized numerically; every slack is sound.
+    The slack of advanced composition is optimized numerically. Every slack gives a valid bound.
     """
 
     rule: EpsilonDeltaRule
@@ -152,21 +170,27 @@ class ComposedRule:
     """How the run was composed, for the result."""
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return ``eps(delta)`` of the run in nats; the lower end is unknown."""
+        """Return ``eps(delta)`` of the run in nats; the lower end is ``-inf`` (unknown)."""
         return Enclosure(-math.inf, next_up(min(self.basic(log_delta), self.advanced(log_delta))))
 
     def per_step(self, log_delta: float) -> float:
-        """Return ``eps`` (nats) of one release at ``ln delta``, rounded up, or ``inf`` if the rule proves nothing."""
+        """Return epsilon (nats) of one release at ``ln delta``, rounded up.
+
+        The result is ``inf`` if the rule is not proved there.
+        """
         eps = self.rule.epsilon_at(log_delta)
         return next_up(eps) if 0.0 < eps < self.rule.limit else math.inf
 
     def basic(self, log_delta: float) -> float:
-        """Return ``eps`` (nats) of the run at this ``ln delta`` by basic composition."""
+        """Return epsilon (nats) of the run at this ``ln delta`` by basic composition."""
         # k eps(delta / k)
         return next_up(self.steps * self.per_step(log_delta - math.log(self.steps)))
 
     def advanced(self, log_delta: float) -> float:
-        """Return ``eps`` (nats) of the run at this ``ln delta`` by advanced composition, at the best slack found."""
+        """Return epsilon (nats) of the run at this ``ln delta`` by advanced composition.
+
+        The slack is the best one of a numerical search.
+        """
 
         # With d' = share delta each release has delta_i = (1 - share) delta / k.
         def at(log_odds: float) -> float:
@@ -179,5 +203,8 @@ class ComposedRule:
         return minimize(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)``, the inverse of :meth:`epsilon` by root finding; the lower end is unknown."""
+        """Return ``ln delta(eps)`` by root finding; the lower end is ``-inf`` (unknown).
+
+        It is the inverse of :meth:`epsilon`.
+        """
         return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol=1e-15))

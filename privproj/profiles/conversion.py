@@ -1,15 +1,15 @@
 """Exact inverses of a curve: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` hold without a tolerance (C24).
 
-A reported epsilon has thirteen significant digits (fewer for some curves) and is rounded up. An epsilon at which delta
-is evaluated is truncated to the same number of digits. ``D(e)`` is the upper end of ``ln delta`` at the epsilon ``e``,
-a pure function, rounded up to a multiple of 2^-36. ``V(h)`` is the delta that is printed for a log delta ``h``
-(:func:`delta_value`, or :func:`log10_value`). The results are
+Reported epsilons have thirteen significant digits (fewer for some curves) and are rounded up. Before delta is evaluated
+at an epsilon, the epsilon is truncated to the same number of digits. Let ``D(e)`` be the upper end of ``ln delta`` at
+the epsilon ``e``, rounded up to a multiple of 2^-36; it depends on ``e`` only. Let ``V(h)`` be the delta that is
+printed for a log delta ``h`` (:func:`delta_value`, or :func:`log10_value`). The results are
 
-    delta(e)   = V(D(c)),  c the largest number of that many digits that is at most e,
-    epsilon(d) = the least number c of that many digits, near the curve's own inverse, with V(D(c)) <= d.
+    delta(e)   = V(D(c)), where c is the largest number with that many digits that is at most e,
+    epsilon(d) = the least number c with that many digits, near the inverse that the curve computes, with V(D(c)) <= d.
 
-So an epsilon passes the round trip, because it was found by the same test. For a rule ``eps(delta)`` whose delta is
-computed by root finding, the roles are exchanged: the digits are those of ``x = 1/ln(1/delta)``
+Both results use the test ``V(D(c)) <= d``, so the round trip holds exactly. For a rule ``eps(delta)`` whose delta is
+computed by root finding, epsilon and delta exchange their roles: the digits are those of ``x = 1/ln(1/delta)``
 (:func:`leads_with_epsilon`).
 """
 
@@ -33,35 +33,41 @@ from privproj.targets import FullTarget, Target
 
 LEAST_LOG_VALUE = math.log(1e-300)  # nats; log deltas below this are printed as logarithms only
 
-LARGEST_TRIED = 1e18  # largest number that is tried if none near a curve's own inverse passes
+LARGEST_TRIED = 1e18  # largest number that is tried if no number near the inverse of the curve passes
 
-# nats below the target at which no search for epsilon is needed (C24, "Calibration")
-# soundness: an evaluated profile rises by less between neighboring numbers (measured, not proved)
+# nats; no search for epsilon is needed if ln delta is this far below the target (C24, "Calibration")
+# soundness: an evaluated profile increases by less between neighboring numbers (measured, not proved)
 SPARE_LOG = 2.0**-34
 
-# largest x = 1/ln(1/delta) of a search; if only a delta nearer to 1 suffices, the result is 1
+# largest x = 1/ln(1/delta) of a search; if only a delta closer to 1 suffices, the result is delta = 1
 LARGEST_INVERSE_LOG = 1e9
 
 
 def delta_value(log_delta: float) -> float:
-    """Return the delta that is printed for a log delta ``h``: ``e^h`` rounded up, between 1e-300 and 1."""
+    """Return the delta that is printed for a log delta: rounded up, from 1e-300 to 1."""
     # ln 1e-300 is not exact in double precision.
     is_least = log_delta < LEAST_LOG_VALUE - 1e-12
     return 1e-300 if is_least else min(1.0, max(1e-300, next_up(math.exp(log_delta))))
 
 
 def log10_value(log_delta: float) -> float:
-    """Return the ``log10_delta`` that is printed for a log delta ``h``: ``h / ln 10`` rounded up, at most 0."""
+    """Return the ``log10_delta`` that is printed for a log delta, at most 0.
+
+    It is rounded up.
+    """
     return min(0.0, log_delta / math.log(10.0) + 8e-16 * abs(log_delta))
 
 
 def is_within(target: Target, log_delta: float) -> bool:
-    """Return whether the delta that is printed for this log delta, after rounding it up, is at most the target."""
+    """Return whether the delta that is printed for this log delta meets the target.
+
+    The log delta is first rounded up to a multiple of 2^-36.
+    """
     return _is_printed_within(target, rounded_log_delta(log_delta))
 
 
 def _is_printed_within(target: Target, log_delta: float) -> bool:
-    """Return whether the delta that is printed for exactly this log delta is at most the target."""
+    """Return whether the delta printed for exactly this log delta meets the target."""
     if target.by_log:
         return log10_value(log_delta) <= target.log10_delta
     # A delta that is not printed is compared by its logarithm.
@@ -71,7 +77,10 @@ def _is_printed_within(target: Target, log_delta: float) -> bool:
 
 
 def floor_log_delta(target: Target) -> float:
-    """Return the largest log delta for which :func:`is_within` holds, usually a multiple of 2^-36."""
+    """Return the largest log delta for which :func:`is_within` holds.
+
+    It is usually a multiple of 2^-36.
+    """
     point = rounded_log_delta(target.log_delta)
     # Each point is rounded already. The next one is the next smaller multiple, or the next double if logs are not
     # rounded.
@@ -81,13 +90,17 @@ def floor_log_delta(target: Target) -> float:
 
 
 def resolved_at(curve: Curve, log_delta: float) -> Curve:
-    """Return the curve, or its slower form for small deltas if this ``ln delta`` is below those that it resolves."""
+    """Return the curve, or its slower form for small deltas if ``log_delta`` needs it."""
     small = curve.small_deltas if isinstance(curve, PrivacyProfile) else None
     return small.profile if small is not None and log_delta < small.below else curve
 
 
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
-    """Return ``epsilon(d)`` of the module docstring, in nats, with the lower end of the curve's own inverse (C24)."""
+    """Return the reported epsilon of a curve at a target delta, in nats (C24).
+
+    The upper end of the enclosure is the reported epsilon ``epsilon(d)`` of the module docstring. The lower end is that
+    of the inverse that the curve computes.
+    """
     if leads_with_epsilon(curve):
         # Find the largest x of this many digits whose delta is printed as at most the target's. Beyond the largest x
         # of a search the result is delta = 1.
@@ -113,7 +126,10 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
 
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
-    """Return an enclosure of ``ln delta(e)`` for ``e`` in nats; the printed delta is ``V`` of its upper end (C24)."""
+    """Return an enclosure of ``ln delta`` of a curve at ``eps`` (nats), for a report (C24).
+
+    The printed delta is :func:`delta_value` of its upper end.
+    """
     cut = digits_below(eps, digits_of(curve))
     ends = curve.log_delta(cut)
     upper = rounded_log_delta(ends.upper)
@@ -125,7 +141,10 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
 
 
 def leads_with_epsilon(curve: Curve) -> bool:
-    """Return whether this is a rule ``eps(delta)`` whose ``log_delta`` is computed by root finding (C24)."""
+    """Return whether the curve is a rule ``eps(delta)`` (C24).
+
+    The ``log_delta`` of such a curve is computed by root finding.
+    """
     return bool(getattr(curve, "leads_with_epsilon", False))
 
 
@@ -135,12 +154,15 @@ def digits_of(curve: Curve) -> int:
 
 
 def number_before(curve: Curve, eps: float) -> float:
-    """Return a number with the digits of a reported epsilon, at least one unit below ``eps`` in the last digit."""
+    """Return a number at least one unit below ``eps`` in the last reported digit.
+
+    It has the number of digits of a reported epsilon.
+    """
     return digits_below(eps * (1.0 - 10.0 ** (1 - digits_of(curve))), digits_of(curve))
 
 
 def _inverse_log(log_delta: float) -> float:
-    """Return ``x = 1/ln(1/delta)``, which increases with delta, rounded down."""
+    """Return ``x = 1/ln(1/delta)``, rounded down; it increases with delta."""
     return -(1.0 - 1e-15) / log_delta
 
 
@@ -149,9 +171,10 @@ def _log_delta_of(x: float) -> float:
 
 
 def _least_passing(passes: Callable[[float], bool], near: float, digits: int = RESULT_DIGITS) -> float:
-    """Return a number of this many digits near ``near`` that passes although the next smaller one does not.
+    """Return a number near ``near`` that passes a test although the next smaller one fails.
 
-    The result is ``inf`` if no number passes. Both numbers were evaluated, unless there is no smaller one.
+    Only numbers with ``digits`` significant digits are tried. Both numbers were evaluated, unless there is no smaller
+    one. The result is ``inf`` if no number passes.
     """
     low = high = digits_above(max(near, LEAST_ROUNDED), digits)
     # The first step is less than the distance of two such numbers, and the steps grow.
@@ -178,9 +201,10 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = R
 
 
 def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
-    """Return whether both conversions meet the target: ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24).
+    """Return whether both conversions meet the target.
 
-    For a rule that leads with epsilon, only epsilon is evaluated.
+    They do if ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24). For a rule ``eps(delta)`` only epsilon is
+    evaluated.
     """
     most = target.epsilon * (1.0 - margin)
     if not leads_with_epsilon(curve):
@@ -195,10 +219,10 @@ def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
 
 
 def log_excess(curve: Curve, target: FullTarget) -> float:
-    """Return an upper bound of ``ln delta(eps) - ln delta`` at a target, to guide a search.
+    """Return an upper bound of ``ln delta(eps) - ln delta`` at a target.
 
-    If the bound is negative, it may be loose. For a rule that leads with epsilon, whose delta is computed by root
-    finding, the result is ``ln epsilon(delta)`` minus the log of the number before ``eps``.
+    It guides a search. If the bound is negative, it may be loose. For a rule ``eps(delta)``, whose delta is computed by
+    root finding, the result is ``ln epsilon(delta)`` minus the log of :func:`number_before` the target epsilon.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
         # A result is rounded up by at most a digit, so aim at the number before.

@@ -1,8 +1,8 @@
 """The Gaussian mechanism: its exact privacy profile (C3; Balle, Wang 2018, Theorem 8), for one epsilon or for arrays.
 
-``mu`` is the sensitivity over the noise standard deviation. The functions of one epsilon are kernels
-(:mod:`privproj.numerics.jit`). The functions of arrays import numpy when they are called, so that one epsilon does
-not need numpy.
+``mu`` is the sensitivity divided by the standard deviation of the noise. The functions of one epsilon are kernels
+(:mod:`privproj.numerics.jit`). The functions of arrays import numpy when they are called, so that one epsilon does not
+need numpy.
 """
 
 import math
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LEAST_SQUARED_SENSITIVITY = 1e-290  # soundness: below it delta is 0 in double precision
 
-PROFILE_SAFETY = 1.0 + 1e-9  # soundness: relative error allowed to the array functions (measured: 5e-13)
+PROFILE_SAFETY = 1.0 + 1e-9  # soundness: allows for the relative error of the array functions (measured: 5e-13)
 
 SMALLEST_UPPER_DELTA = 1e-300  # soundness: least upper bound that is returned, and least divisor
 
@@ -42,7 +42,10 @@ TAIL_DEGREE = 6  # soundness: degree of the polynomial on each piece, see TAIL_P
 
 
 def gaussian_shift(eps: float, mu: float) -> float:
-    """Return ``u = eps/mu - mu/2``, accurate to a few units in the last place even where the two terms cancel."""
+    """Return ``u = eps/mu - mu/2``, accurate even if both terms nearly cancel.
+
+    The error is a few units in the last place.
+    """
     if mu < 1e-100 or mu > 1e100:
         return eps / mu - 0.5 * mu
     square = mu * mu
@@ -51,10 +54,10 @@ def gaussian_shift(eps: float, mu: float) -> float:
 
 
 def log_gaussian_delta(eps: float, mu: float) -> float:
-    """Return the log of the Gaussian delta (C3; Balle, Wang 2018, Theorem 8) for ``eps, mu >= 0``.
+    """Return the log of the Gaussian delta for ``eps, mu >= 0`` (C3).
 
-    ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``. The result is 0 where delta rounds to 1, and ``-inf``
-    where delta rounds to 0.
+    ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (Balle, Wang 2018, Theorem 8). The result is 0 if delta
+    rounds to 1, and ``-inf`` if delta rounds to 0.
     """
     if mu <= 0.0:
         return -inf
@@ -64,7 +67,7 @@ def log_gaussian_delta(eps: float, mu: float) -> float:
     if u < 0.0 and mu >= 1.0:
         if u < -38.0:
             return -0.0
-        # delta = 1 - phi(u) [R(-u) + R(u + mu)]  (C3)
+        # delta = 1 - phi(u) [R(-u) + R(u + mu)], with the Mills ratio R  (C3)
         return log1p(-exp(log_normal_density(u)) * (mills(-u) + mills(u + mu)))
     # delta = phi(u) [R(u) - R(u + mu)]  (C3, C20)
     drop = mills_drop(u, mu)
@@ -72,9 +75,14 @@ def log_gaussian_delta(eps: float, mu: float) -> float:
 
 
 def gaussian_terms(eps: float, x: float) -> tuple[float, float, float, float]:
-    """Return ``(E, G, D, P)`` of the Gaussian delta ``h`` at the squared sensitivity ``x``, ``mu = sqrt(x)`` (C3).
+    """Return the terms ``(E, G, D, P)`` of the Gaussian delta ``h`` and its slopes (C3).
 
-    ``h = e^E G``, ``-dh/deps = e^E D`` and ``phi(u) = e^E P``, with ``u = eps/mu - mu/2`` and ``v = eps/mu + mu/2``.
+    ``h = e^E G``, ``-dh/deps = e^E D`` and ``phi(u) = e^E P``, where ``phi`` is the normal density and
+    ``u = eps/mu - mu/2``.
+
+    Args:
+        eps: Epsilon in nats.
+        x: The squared sensitivity ``mu^2``.
     """
     if x < LEAST_SQUARED_SENSITIVITY:
         return 0.0, 0.0, 0.0, 0.0
@@ -94,9 +102,9 @@ def gaussian_terms(eps: float, x: float) -> tuple[float, float, float, float]:
 
 
 def log_two_sided(eps: float, mu: float) -> float:
-    """Return the log of the probability ``T`` that the size of the privacy loss exceeds ``eps >= 0`` (C3).
+    """Return the log probability that the size of the privacy loss exceeds ``eps``.
 
-    ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, ``mu >= 0``.
+    The probability is ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)`` for ``eps, mu >= 0`` (C3).
     """
     if eps <= 0.0:
         return 0.0
@@ -113,13 +121,16 @@ def log_two_sided(eps: float, mu: float) -> float:
 
 
 def _gaussian_ends(eps: float, row: Sequence[float], state: float) -> tuple[float, float, float, float]:
-    """Return ``(lower, upper, -d ln delta/deps, state)`` for the row ``(mu,)``, the form that :func:`root_of` needs."""
+    """Return ``(lower, upper, -d ln delta/deps, state)``, as :func:`root_of` requires.
+
+    ``lower`` and ``upper`` enclose ``ln delta``. The row is ``(mu,)``.
+    """
     mu = row[0]
     value = log_gaussian_delta(eps, mu)
     if value == -math.inf:
         return -math.inf, LOG_OF_ZERO_FROM_ABOVE, 0.0, state
-    # ln delta, widened for the rounding of mu: d ln delta / d ln mu is at most mu^2, plus an amount that the margin
-    # allows for each nat of ln delta (C20).
+    # The enclosure of ln delta allows for the rounding of mu: d ln delta / d ln mu is at most mu^2, plus an amount for
+    # each nat of ln delta that the margin covers (C20).
     margin = outward_margin(value, 0.0, mu * mu)
     _, gain, loss, _ = gaussian_terms(eps, mu * mu)
     return value - margin, min(0.0, value + margin), loss / gain if gain > 0.0 else 0.0, state
@@ -141,9 +152,12 @@ GAUSSIAN_KERNELS = ProfileKernels(_gaussian_log_delta, _gaussian_root, weight=0.
 
 
 def gaussian_profile(mu: float) -> PrivacyProfile:
-    """Return the exact privacy profile of a Gaussian release with sensitivity over noise ``mu >= 0`` (C3, C20).
+    """Return the exact privacy profile of a Gaussian release (C3, C20).
 
     ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``. ``T`` releases have this profile at ``mu sqrt T``.
+
+    Args:
+        mu: The sensitivity divided by the standard deviation of the noise, at least 0.
     """
     return profile_from_kernels(
         GAUSSIAN_KERNELS,
@@ -156,9 +170,16 @@ def gaussian_profile(mu: float) -> PrivacyProfile:
 
 
 def find_noise(eps: float, log_delta: float, rtol: float = 1e-12, near: float = 1.0) -> Enclosure:
-    """Return the bracket of the noise multiplier ``1/mu`` at which ``ln delta(eps)`` crosses ``log_delta``.
+    """Return a bracket of the noise multiplier ``1/mu`` at a target epsilon and delta.
 
-    The search covers multipliers from 1e-12 to 1e12 and starts at ``near``; see :func:`find_crossing`.
+    At its lower end ``ln delta(eps)`` is above ``log_delta``, and at its upper end it is at most ``log_delta``. The
+    search covers multipliers from 1e-12 to 1e12; see :func:`find_crossing`.
+
+    Args:
+        eps: Epsilon in nats.
+        log_delta: ``ln delta``.
+        rtol: The relative width of the bracket.
+        near: The multiplier at which the search starts.
     """
     range_of_noise = {"low": 1e-12, "high": 1e12, "rtol": rtol}
     return find_crossing(lambda z: log_gaussian_delta(eps, 1.0 / z) - log_delta, near, **range_of_noise)
@@ -168,18 +189,27 @@ def find_noise(eps: float, log_delta: float, rtol: float = 1e-12, near: float = 
 
 
 def gaussian_ends(eps: "Array", mu: "Array | float") -> "tuple[Array, Array]":
-    """Return lower and upper bounds of the Gaussian delta for ``eps, mu >= 0``, broadcast (C3)."""
+    """Return lower and upper bounds of the Gaussian delta for arrays (C3).
+
+    ``eps`` and ``mu``, both at least 0, are broadcast.
+    """
     value, rounding = gaussian_values(eps, mu)
     return _lower(value, rounding), _raise(value, rounding)
 
 
 def gaussian_deltas(eps: "Array", mu: "Array | float") -> "Array":
-    """Return upper bounds of the Gaussian delta for ``eps, mu >= 0``, broadcast (C3)."""
+    """Return upper bounds of the Gaussian delta for arrays (C3).
+
+    ``eps`` and ``mu``, both at least 0, are broadcast.
+    """
     return _raise(*gaussian_values(eps, mu))
 
 
 def gaussian_deltas_below(eps: "Array", mu: "Array | float") -> "Array":
-    """Return lower bounds of the Gaussian delta for ``eps, mu >= 0``, broadcast (C3)."""
+    """Return lower bounds of the Gaussian delta for arrays (C3).
+
+    ``eps`` and ``mu``, both at least 0, are broadcast.
+    """
     return _lower(*gaussian_values(eps, mu))
 
 
@@ -197,11 +227,11 @@ def _raise(value: "Array", rounding: "Array") -> "Array":
 
 
 def gaussian_values(eps: "Array | float", mu: "Array | float") -> "tuple[Array, Array]":
-    """Return Gaussian deltas for ``eps, mu >= 0``, broadcast, and the rounding error of their differences (C3).
+    """Return Gaussian deltas for arrays, and their absolute errors from cancellation (C3).
 
-    With ``v = eps/mu - mu/2`` and ``q(x) = e^(x^2/2) Phi(-x)``, delta is ``e^(-v^2/2) (q(v) - q(v + mu))``, and
-    ``1 - e^(-v^2/2) (q(-v) + q(v + mu))`` for ``v < 0``. Apart from the returned rounding, the relative error is far
-    below :data:`PROFILE_SAFETY` (measured: 5e-13).
+    ``eps, mu >= 0`` are broadcast. With ``v = eps/mu - mu/2`` and ``q(x) = e^(x^2/2) Phi(-x)``, delta is
+    ``e^(-v^2/2) (q(v) - q(v + mu))``, or ``1 - e^(-v^2/2) (q(-v) + q(v + mu))`` for ``v < 0``. In addition to the
+    returned error, there is a relative error far below ``PROFILE_SAFETY - 1`` (measured: 5e-13).
     """
     import numpy as np
 
@@ -227,9 +257,10 @@ def gaussian_values(eps: "Array | float", mu: "Array | float") -> "tuple[Array, 
 
 
 def scaled_tails(x: "Array") -> "Array":
-    """Return ``e^(x^2/2) Phi(-x)`` for every ``x >= 0``, with a relative error of 1.3e-15 up to 500 (measured).
+    """Return ``e^(x^2/2) Phi(-x)``, the scaled normal tail, for every ``x >= 0``.
 
-    Beyond 500 the absolute error is at most 1e-15 of the value at 500.
+    The relative error is at most 1.3e-15 up to ``x = 500`` (measured). Beyond, the absolute error is at most 1e-15 of
+    the value at 500.
     """
     import numpy as np
 
@@ -248,9 +279,10 @@ def scaled_tails(x: "Array") -> "Array":
 
 @lru_cache(maxsize=1)
 def _tail_coefficients() -> "tuple[Array, ...]":
-    """Return the coefficients of :func:`scaled_tails`, highest power first, each an array over the pieces.
+    """Return the coefficients of the polynomials in :func:`scaled_tails`.
 
-    The polynomials interpolate in the Chebyshev nodes of each piece.
+    The highest power is first, and each entry is an array over the pieces. The polynomials interpolate at the Chebyshev
+    nodes of each piece.
     """
     import numpy as np
 

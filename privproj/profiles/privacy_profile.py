@@ -1,6 +1,6 @@
-"""Privacy profiles ``delta(eps)``, and the interface of every accounted curve.
+"""Privacy profiles ``delta(eps)``, and the interface of every privacy curve.
 
-Epsilons are in nats, and deltas are stored as their natural logarithms.
+Epsilons are in nats. Deltas are represented by their natural logarithms.
 """
 
 import math
@@ -19,42 +19,59 @@ if TYPE_CHECKING:
 
 
 class Curve(Protocol):
-    """An upper bound of a whole run that can be converted both ways. Each result encloses the exact value of the bound.
+    """The interface of a privacy curve: an upper bound of a run, as delta or epsilon.
 
-    An unknown end is ``-inf`` (lower) or ``inf`` (upper). ``log_delta`` is a pure function: its result depends on
-    ``eps`` only. :mod:`privproj.profiles.conversion` computes exact inverses (C24). A curve may have two attributes for
-    it:
+    ``log_delta`` and ``epsilon`` return enclosures of the exact value of the bound. An unknown end is ``-inf`` (lower)
+    or ``inf`` (upper). ``log_delta`` is a pure function: its result depends on ``eps`` only. With it
+    :mod:`privproj.profiles.conversion` computes exact inverses (C24), which use two optional attributes of a curve:
 
     * ``digits``: significant digits of a reported epsilon, at most :data:`privproj.numerics.interval.RESULT_DIGITS`.
     * ``leads_with_epsilon``: True for a rule ``eps(delta)`` whose ``log_delta`` is computed by root finding.
 
-    Expensive lower ends are computed when they are read (:class:`privproj.numerics.interval.LazyEnclosure`). A curve
-    whose small deltas are more expensive also has the method ``log_delta_unless`` (:func:`log_delta_unless`).
+    Expensive lower ends are computed on first use (:class:`privproj.numerics.interval.LazyEnclosure`). A curve whose
+    small deltas are expensive also has the method ``log_delta_unless`` (:func:`log_delta_unless`).
     """
 
     def log_delta(self, eps: float, /) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``; the upper end is the bound."""
+        """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``.
+
+        The upper end is the value of the bound.
+        """
         ...
 
     def epsilon(self, log_delta: float, /) -> Enclosure:
-        """Return an enclosure of the smallest ``eps >= 0`` with delta at most ``e^log_delta``, or ``inf``."""
+        """Return an enclosure of ``eps(delta)`` in nats.
+
+        ``eps(delta)`` is the smallest ``eps >= 0`` at which delta is at most ``e^log_delta``, or ``inf`` if there is
+        none.
+        """
         ...
 
 
 def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
-    """Return the upper end of ``curve.log_delta(eps)``, or any upper bound that is at most ``enough``."""
+    """Return an upper bound of ``ln delta(eps)``, which may be loose below ``enough``.
+
+    A result above ``enough`` is the upper end of ``curve.log_delta(eps)``. A result of at most ``enough`` may be any
+    upper bound.
+    """
     shortcut: Callable[[float, float], float] | None = getattr(curve, "log_delta_unless", None)
     return curve.log_delta(eps).upper if shortcut is None else shortcut(eps, enough)
 
 
 def at_first_level(curve: Curve) -> Curve:
-    """Return the curve on its default grid only, which is as sound but has a least delta."""
+    """Return the curve on its default grid only.
+
+    The result is also valid, but its delta has a lower limit.
+    """
     return getattr(curve, "at_first_level", curve)
 
 
 @dataclass(frozen=True)
 class TwoSidedTable:
-    """Lower and upper bounds that are computed separately on demand. The caller guarantees both."""
+    """Functions that compute lower and upper bounds separately.
+
+    The code that builds the table guarantees both bounds.
+    """
 
     below: "Callable[[Array], Array]"
     """Lower bounds at an array of points."""
@@ -63,15 +80,15 @@ class TwoSidedTable:
     """Upper bounds at an array of points."""
 
     def __call__(self, at: "Array") -> "tuple[Array, Array]":
-        """Return both, lower bounds first."""
+        """Return lower and upper bounds at an array of points, lower bounds first."""
         return self.below(at), self.above(at)
 
 
 class SmallDeltas(NamedTuple):
-    """How deltas that doubles do not resolve are computed: slowly, by another profile of the same bound.
+    """A slower profile of the same bound, for deltas below double precision.
 
     Attributes:
-        below: Nats; ``ln delta`` below which the other profile is used.
+        below: The other profile is used if ``ln delta`` is below this, in nats.
         profile: The other profile.
     """
 
@@ -80,7 +97,9 @@ class SmallDeltas(NamedTuple):
 
 
 class FreeParameter(NamedTuple):
-    """A parameter of a theorem that holds for each of its values, such as ``tau`` of the Beta-tail bound.
+    """A parameter of a theorem that holds for each of its values.
+
+    An example is ``tau`` of the Beta-tail bound.
 
     Attributes:
         name: The name.
@@ -95,9 +114,9 @@ class FreeParameter(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrivacyProfile:
-    """The privacy profile of one release on ``eps >= 0``, for both add and remove directions.
+    """The privacy profile ``delta(eps)`` of one release for ``eps >= 0``.
 
-    The bound that constructs it guarantees its soundness.
+    It bounds both the add and remove directions. The bound that constructs it guarantees that it is valid.
     """
 
     log_delta: Callable[[float], Enclosure]
@@ -158,20 +177,21 @@ class PrivacyProfile:
 
     @property
     def is_costly(self) -> bool:
-        """Return whether evaluations take so long that some searches for a tighter bound of a run are omitted."""
+        """Whether evaluations take so long that some searches for a tighter bound are omitted."""
         # Profiles with a lower resolution and without kernels take milliseconds for each value.
         return self.resolution < 64.0 and self.log_deltas is None
 
     def sampled(self, rate: float) -> "PrivacyProfile":
-        """Return the profile of one release on a batch sampled at the rate ``q`` (C17).
+        """Return the profile of one release on a batch sampled at rate ``q`` (C17).
 
-        ``delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q))`` for ``eps >= 0``. This holds for a batch of fixed size under
-        replace neighbors (Balle, Barthe, Gaboardi 2018, Theorem 9), and for Poisson sampling under add-remove and
-        zero-out neighbors in the remove direction. There the add direction is ``w delta_0(ln(t q/w))`` with ``t =
-        e^eps``, ``w = 1 - (1-q) t <= q`` and ``t q/w >= 1 + (t-1)/q``, so it is never larger.
+        ``delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q))`` for ``eps >= 0``, where ``delta_0`` is the profile without
+        sampling. This holds for a batch of fixed size under replace neighbors (Balle, Barthe, Gaboardi 2018, Theorem
+        9), and for Poisson sampling under add-remove and zero-out neighbors in the remove direction. In the add
+        direction Poisson sampling has ``w delta_0(ln(t q/w))`` with ``t = e^eps`` and ``w = 1 - (1-q) t``. This is
+        never larger, because ``w <= q`` and ``t q/w >= 1 + (t-1)/q``.
         """
 
-        # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)): outward by a relative 1e-15 of the inner epsilon, and by 1e-15.
+        # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), moved outward by a relative 1e-15 of the inner epsilon and by 1e-15.
         def log_delta(eps: float) -> Enclosure:
             inner = amplified_epsilon(eps, rate)
             ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
@@ -183,9 +203,9 @@ class PrivacyProfile:
         return replace(self, log_delta=log_delta, numerics=numerics, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)``: the profile was evaluated to be at most delta at the upper end.
+        """Return an enclosure of ``eps(delta)`` in nats.
 
-        The upper end has the digits of a reported epsilon.
+        The upper end has the digits of a reported epsilon, and the profile was evaluated to be at most delta there.
         """
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
@@ -195,7 +215,7 @@ class PrivacyProfile:
         def excess(e: float) -> float:
             return self.log_delta(digits_above(e, self.digits)).upper - log_delta
 
-        # At most the distance of two numbers with these digits, so that both ends are adjacent.
+        # The bracket is at most as wide as the distance of two numbers with these digits.
         rtol = 10.0**-self.digits
         safe = digits_above(find_crossing(excess, start, spread=spread, rtol=rtol, **_PROFILE_RANGE).upper, self.digits)
         if not 0.0 < safe < math.inf:
@@ -203,9 +223,9 @@ class PrivacyProfile:
         return LazyEnclosure(lambda: self.epsilon_below(log_delta, safe), safe)
 
     def epsilon_below(self, log_delta: float, near: float) -> float:
-        """Return a lower bound of ``eps(delta)``, an epsilon at which the profile's lower end exceeds delta.
+        """Return a lower bound of ``eps(delta)`` in nats.
 
-        The search starts at ``near``.
+        It is an epsilon at which the lower end of ``log_delta`` exceeds delta. The search starts at ``near``.
         """
         # a tenth of the last digit of a reported epsilon
         rtol = 0.1 * 10.0**-self.digits
@@ -221,7 +241,10 @@ _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSIL
 
 
 def amplified_epsilon(eps: float, rate: float) -> float:
-    """Return ``ln(1 + (e^eps - 1)/q)``: the epsilon at which the unsampled release is evaluated (C17)."""
+    """Return the epsilon at which a sampled release evaluates the unsampled one (C17).
+
+    It is ``ln(1 + (e^eps - 1)/q)`` for the sampling rate ``q``.
+    """
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)
     # The same without overflow: eps - ln q + ln(1 - (1 - q) e^-eps).
@@ -229,10 +252,17 @@ def amplified_epsilon(eps: float, rate: float) -> float:
 
 
 class _RunRepresentation(Protocol):
-    """A bound that accounts for a run in its own terms: a Renyi curve, an ``(eps, delta)`` rule, a good event."""
+    """A bound that accounts for a run without a privacy profile of one release.
+
+    Examples are a Renyi curve, an ``(eps, delta)`` rule and a good event.
+    """
 
     def over_run(self, run: Run, /) -> Curve:
-        """Return the curve of the run, or raise :class:`privproj.UnsupportedError` if there is no theorem for it."""
+        """Return the privacy curve of the run.
+
+        Raises:
+            UnsupportedError: There is no theorem for this run.
+        """
         ...
 
 
@@ -241,16 +271,16 @@ Representation = PrivacyProfile | _RunRepresentation  # the bound of one release
 
 # --- profiles whose functions are kernels ----------------------------------------------------------
 
-# a plain function of a float and a row of parameters that returns (lower, upper) and needs math only
+# a plain function of a float and a row of parameters that returns two floats and needs math only
 Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProfileKernels:
-    """A profile that is evaluated and inverted by kernels, in plain Python or, for many rows, in machine code.
+    """A profile that is evaluated and inverted by kernels.
 
-    A row holds the parameters of one release as floats. Each result encloses the exact value of the bound, except the
-    result of ``root``.
+    Kernels run as plain Python or, for many rows, as machine code. A row contains the parameters of one release as
+    floats. The result of ``log_delta`` encloses the exact value of the bound. The result of ``root`` is approximate.
     """
 
     log_delta: Kernel
@@ -264,10 +294,15 @@ class ProfileKernels:
 
 
 def profile_from_kernels(columns: ProfileKernels, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
-    """Return the profile of one release that these kernels define at this row.
+    """Return the privacy profile of one release that is defined by kernels and a row.
+
+    Args:
+        columns: The kernels.
+        row: The parameters of the release.
+        fields: Further fields of the profile.
 
     Raises:
-        ConvergenceError: A kernel returns no bound.
+        ConvergenceError: When the profile is evaluated and a kernel returns no bound.
     """
 
     def log_delta(eps: float) -> Enclosure:

@@ -1,8 +1,8 @@
 """Renyi curves, concentrated DP, and their conversions to ``(eps, delta)`` (C14, C15).
 
-A Renyi curve bounds the divergence ``D(alpha)`` of the two output distributions of a release, in nats, in both
-directions. Over a run the divergences add. Conversions (Canonne, Kamath, Steinke 2020), where every order ``alpha`` is
-sound:
+A Renyi curve bounds the Renyi divergence ``D(alpha)`` between the output distributions on neighboring datasets, in nats
+and in both directions. Over a run the divergences add up. Every order ``alpha > 1`` gives a valid conversion (Canonne,
+Kamath, Steinke 2020):
 
     eps      = inf_alpha  D(alpha) + ln(1/delta)/(alpha - 1) - ln(alpha)/(alpha - 1) + ln(1 - 1/alpha)
     ln delta = inf_alpha  (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
@@ -21,9 +21,9 @@ from privproj.run import Run
 
 UNKNOWN_END = -math.inf  # unknown: the search for the infimum over orders may miss it
 
-LARGEST_ORDER = 1200  # largest integer order that is tried; every order is sound
+LARGEST_ORDER = 1200  # largest integer order that is tried; every order gives a valid bound
 
-# soundness: rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding
+# soundness: rounding of a conversion at one order, relative to the sum of its terms: 18 units of rounding
 ONE_ORDER_ERROR = 2e-15
 
 # advice in the error message of a sampled run
@@ -36,11 +36,15 @@ SAMPLING_ADVICE = (
 
 
 def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
-    """Return a map from the rate ``q`` to the Renyi curve of a Gaussian mixture under Poisson sampling (C15).
+    """Return a map from the sampling rate ``q`` to the Renyi curve under Poisson sampling.
 
-    ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` at integer orders (Mironov, Talwar,
-    Zhang 2019, Section 3.3, averaged over ``S``). ``log_moment(j)`` is ``ln E exp(j (j-1) S / 2)``, with ``S`` the
-    squared sensitivity of the release over its noise. This is the remove direction; the add direction is never larger.
+    The release is a Gaussian mixture (C15). At integer orders ``a``,
+    ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` (Mironov, Talwar, Zhang 2019, Section
+    3.3, averaged over ``S``). This is the remove direction; the add direction is never larger.
+
+    Args:
+        log_moment: Map from ``j`` to ``ln E exp(j (j-1) S / 2)``, where ``S`` is the squared sensitivity over the noise
+            variance.
     """
     moment = lru_cache(maxsize=None)(log_moment)
 
@@ -66,7 +70,10 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
 
 @dataclass(frozen=True)
 class RenyiCurve:
-    """An upper bound of the Renyi divergence in both directions; the caller guarantees its soundness."""
+    """An upper bound of the Renyi divergence in both directions.
+
+    The code that builds it guarantees that it is valid.
+    """
 
     divergence: Callable[[float], float]
     """Map from an order ``alpha > 1`` to ``D(alpha)``, in nats."""
@@ -94,10 +101,12 @@ class RenyiCurve:
         object.__setattr__(self, "divergence", lru_cache(maxsize=2 * LARGEST_ORDER)(self.divergence))
 
     def over_run(self, run: Run) -> "RenyiCurve":
-        """Return the curve of a run: divergences add, after Poisson sampling if the run is sampled.
+        """Return the Renyi curve of a run, which adds up the divergences of its steps.
+
+        If the run samples batches, the curve under Poisson sampling is used.
 
         Raises:
-            UnsupportedError: The run is sampled and the curve has no sampled form.
+            UnsupportedError: The run samples batches, and the curve has no theorem for it.
         """
         step = self
         if run.sampling_rate < 1.0:
@@ -107,18 +116,27 @@ class RenyiCurve:
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
     def at(self, order: float) -> float:
-        """Return the divergence in nats at an order above 1, ``inf`` if the curve does not hold there."""
+        """Return the divergence in nats at an order above 1.
+
+        The result is ``inf`` if the curve does not hold at this order.
+        """
         allowed = order in self.orders if self.orders else not self.integer_orders or float(order).is_integer()
         holds = allowed and self.low <= order < self.high
         return self.divergence(order) if holds else math.inf
 
     def divergence_at(self, alpha: float) -> float:
-        """Return ``D(alpha)`` rounded up, or ``inf`` if the curve does not hold at this order."""
+        """Return ``D(alpha)`` in nats, rounded up.
+
+        The result is ``inf`` if the curve does not hold at this order.
+        """
         # If only integer orders may be used, D(ceil(alpha)) bounds D(alpha), because D increases with alpha.
         return next_up(self.at(max(2.0, math.ceil(alpha)) if self.integer_orders else alpha))
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """Return the least value of ``objective(alpha)`` that a search finds; ``inf`` if there is no order."""
+        """Return the least value of ``objective(alpha)`` over the orders of a search.
+
+        The result is ``inf`` if there is no order.
+        """
         if self.orders:
             return min(map(objective, self.orders))
         if self.integer_orders:
@@ -132,10 +150,10 @@ class RenyiCurve:
         return minimize(at, first, last, rtol=1e-6, points=41)[1] if first < last else math.inf
 
     def least_whole(self, objective: Callable[[float], float]) -> float:
-        """Return the least value that a search over integer orders finds.
+        """Return the least value of ``objective`` over integer orders, by a search.
 
-        The orders increase with growing steps until the value has risen four times in a row. Then the orders between
-        the neighbors of the best one are searched.
+        The orders increase with growing steps until the value has been above the least one four times in a row. Then
+        the orders near the best one are searched.
         """
         best, risen, alpha, place = math.inf, 0, 2, 2
         while alpha <= LARGEST_ORDER and risen < 4:
@@ -146,7 +164,7 @@ class RenyiCurve:
         return min(best, minimize_integer(lambda a: objective(float(a)), low, high))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)`` for ``eps`` in nats; the lower end is unknown."""
+        """Return ``ln delta(eps)`` for ``eps`` in nats; the lower end is ``-inf`` (unknown)."""
 
         def at(alpha: float) -> float:
             # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
@@ -156,7 +174,7 @@ class RenyiCurve:
         return Enclosure(UNKNOWN_END, min(0.0, self.least_over_orders(at) + 1e-12))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return ``eps(delta)`` in nats; the lower end is unknown."""
+        """Return ``eps(delta)`` in nats; the lower end is ``-inf`` (unknown)."""
 
         def at(alpha: float) -> float:
             # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
@@ -168,13 +186,16 @@ class RenyiCurve:
 
 @dataclass(frozen=True)
 class BestCurve:
-    """Several Renyi curves of one release. Each is converted separately, and the smallest result is returned."""
+    """Several Renyi curves of one release.
+
+    Each curve is converted to ``(eps, delta)`` separately, and the smallest result is used.
+    """
 
     curves: tuple[RenyiCurve, ...]
     """The curves, each sound alone."""
 
     def over_run(self, run: Run) -> "BestCurve":
-        """Return the curves of the run.
+        """Return the Renyi curves of the run.
 
         Raises:
             UnsupportedError: A curve has no theorem for the sampling of the run.
@@ -182,25 +203,31 @@ class BestCurve:
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
 
     def divergence_at(self, alpha: float) -> float:
-        """Return the least ``D(alpha)`` of the curves, rounded up; ``inf`` if none of them holds."""
+        """Return the least ``D(alpha)`` of the curves in nats, rounded up.
+
+        The result is ``inf`` if no curve holds at this order.
+        """
         return min(curve.divergence_at(alpha) for curve in self.curves)
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """Return the least value of ``objective(alpha)`` that a search over the orders of each curve finds."""
+        """Return the least value of ``objective(alpha)`` over the orders of all curves."""
         return min(curve.least_over_orders(objective) for curve in self.curves)
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return the least ``ln delta(eps)`` of the curves; the lower end is unknown."""
+        """Return the least ``ln delta(eps)`` of the curves; the lower end is ``-inf``."""
         return Enclosure(UNKNOWN_END, min(curve.log_delta(eps).upper for curve in self.curves))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return the least ``eps(delta)`` of the curves, in nats; the lower end is unknown."""
+        """Return the least ``eps(delta)`` of the curves in nats; the lower end is ``-inf``."""
         return Enclosure(UNKNOWN_END, min(curve.epsilon(log_delta).upper for curve in self.curves))
 
 
 @dataclass(frozen=True)
 class OneOrder:
-    """The conversion of a Renyi divergence at a single order; the caller guarantees the divergence."""
+    """The conversion of a Renyi divergence at a single order.
+
+    The code that builds it guarantees the divergence.
+    """
 
     order: float
     """The order ``alpha``, above 1."""
@@ -210,13 +237,13 @@ class OneOrder:
 
     @property
     def log_share(self) -> float:
-        """Return ``ln(1 - 1/alpha)``, computed from ``alpha - 1`` without cancellation."""
+        """The term ``ln(1 - 1/alpha)``, computed from ``alpha - 1`` without cancellation."""
         return math.log((self.order - 1.0) / self.order)
 
     def price(self, log_delta: float) -> float:
-        """Return the term that the conversion to epsilon adds to the divergence, rounded to nearest.
+        """Return the term that the conversion to epsilon adds to the divergence.
 
-        The term may be negative.
+        The term is rounded to nearest and may be negative.
         """
         # (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
         return (-log_delta - math.log(self.order)) / (self.order - 1.0) + self.log_share
@@ -239,10 +266,11 @@ class OneOrder:
 
 @dataclass(frozen=True)
 class ConcentratedCurve:
-    """Concentrated DP, ``D(alpha) <= rho alpha`` for ``1 < alpha < omega``; the caller guarantees it (C14, C15).
+    """Concentrated DP: ``D(alpha) <= rho alpha`` for ``1 < alpha < omega`` (C14, C15).
 
-    ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, else ``rho omega +
-    ln(1/delta)/(omega-1)`` (Bun, Dwork, Rothblum, Steinke 2018; Bun, Steinke 2016).
+    The code that builds it guarantees this. ``eps = rho + 2 sqrt(rho ln(1/delta))`` if
+    ``ln(1/delta) <= (omega-1)^2 rho``, and ``rho omega + ln(1/delta)/(omega-1)`` otherwise (Bun, Dwork, Rothblum,
+    Steinke 2018; Bun, Steinke 2016).
     """
 
     rho: float
@@ -255,7 +283,7 @@ class ConcentratedCurve:
         """Return the curve of a run, whose ``rho`` is the sum over its releases.
 
         Raises:
-            UnsupportedError: The batches are sampled.
+            UnsupportedError: The run samples batches.
         """
         if run.sampling_rate < 1.0:
             raise UnsupportedError(f"this zCDP bound does not support {run.sampling} sampling. {PROFILE_ADVICE}")
@@ -271,14 +299,14 @@ class ConcentratedCurve:
         return Enclosure(eps * (1.0 - 1e-15), next_up(eps))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)``: the inverse of :meth:`epsilon`."""
+        """Return an enclosure of ``ln delta(eps)``, the inverse of :meth:`epsilon`."""
         if eps <= self.rho:
             return Enclosure(0.0, 0.0)
         # ln(1/delta) = (eps - rho)^2/(4 rho),  or (omega - 1) (eps - rho omega) on the linear branch
         reach = (eps - self.rho) ** 2 / (4.0 * self.rho)
         if reach > (self.omega - 1.0) ** 2 * self.rho:
             reach = (self.omega - 1.0) * (eps - self.rho * self.omega)
-        # If eps - rho has the error e, the error of reach is at most ((eps - rho + e)^2 - (eps - rho)^2)/(4 rho).
+        # If eps - rho has an error of e, the error of reach is at most ((eps - rho + e)^2 - (eps - rho)^2)/(4 rho).
         rounding = 1e-15 * (eps + self.rho)
         margin = 1e-12 + 2e-15 * reach + rounding * (eps - self.rho + rounding) / self.rho
         return Enclosure(-reach - margin, min(0.0, -reach + margin))

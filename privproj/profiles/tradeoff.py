@@ -1,9 +1,9 @@
 """Hypothesis-testing bounds from a privacy profile: trade-off function, advantage, attack rates.
 
-A test distinguishes two neighboring datasets by the output of a run. The trade-off function ``f(a)`` is the least false
-negative rate at the false positive rate ``a``. A profile ``delta(eps)`` that holds in both directions bounds it from
-below (Dong, Roth, Su 2022). Every epsilon gives a valid bound. Each risk is evaluated at the best epsilon that a search
-finds. The risk is a pure function of the curve, so that a calibration to a risk and the reported risk agree (C30).
+An adversary tests which of two neighboring datasets was used, given the output of a run. The trade-off function
+``f(a)`` is the least false negative rate at the false positive rate ``a``. A profile ``delta(eps)`` that holds in both
+directions bounds it from below (Dong, Roth, Su 2022). Every epsilon gives a valid bound, and a search finds the best
+one. The risk is a pure function of the curve, so that a calibration to a risk agrees with the reported risk (C30).
 """
 
 import math
@@ -19,9 +19,9 @@ from privproj.targets import RiskTarget
 
 LARGEST_READ_EPSILON = 700.0  # nats; larger epsilons are not evaluated, because e^eps would overflow
 
-CLEARLY_MORE = 1.0 + 1e-6  # factor by which another epsilon must improve on delta(0)
+CLEARLY_MORE = 1.0 + 1e-6  # delta(0) is used unless it exceeds the bound at another epsilon by this factor
 
-GUESSED_BELOW = 1e-6  # for smaller advantages and rate differences mu is the first term of a series
+GUESSED_BELOW = 1e-6  # for smaller advantages and rate differences, mu is approximated by the first term of a series
 
 ROOT_2PI = math.sqrt(2.0 * math.pi)  # sqrt(2 pi)
 
@@ -32,20 +32,32 @@ UNIT = 2.0**-53  # soundness: subtracted from a false negative rate for the roun
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:
-    """Return upper bounds of ``delta(eps)`` at these epsilons (nats); bounds below ``enough`` may be loose."""
+    """Return upper bounds of ``delta(eps)`` at these epsilons (nats).
+
+    Bounds below ``enough`` may be loose.
+    """
     least = math.log(enough) if enough else -math.inf
     return [delta_value(log_delta_unless(curve, eps, least)) for eps in epsilons]
 
 
 def tradeoff(curve: Curve, rates: Sequence[float]) -> list[float]:
-    """Return lower bounds of the false negative rate ``f(a)`` of every test at these false positive rates ``a``."""
+    """Return lower bounds of the false negative rate ``f(a)`` of every test.
+
+    Args:
+        curve: The privacy curve of a run.
+        rates: False positive rates ``a``.
+    """
     return [max(0.0, 1.0 - hit - UNIT) for hit in true_positive_rates(curve, rates)]
 
 
 def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
-    """Return upper bounds of the true positive rate of every membership attack at these false positive rates.
+    """Return upper bounds of the true positive rate of every membership attack.
 
-    An epsilon at which the bound fails contributes nothing.
+    Epsilons at which the curve raises an error are not used.
+
+    Args:
+        curve: The privacy curve of a run.
+        rates: False positive rates of the attacks.
     """
 
     def at(eps: float, delta: float, rate: float) -> float:
@@ -59,10 +71,10 @@ def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
 
 
 def advantage(curve: Curve) -> float:
-    """Return an upper bound of true positive minus false positive rate of every membership attack.
+    """Return an upper bound of the advantage of every membership attack.
 
-    It is the delta that is printed at epsilon 0, unless a larger epsilon gives a clearly smaller bound, as for some
-    rules.
+    The advantage is the true positive rate minus the false positive rate. The bound is the delta that is printed at
+    epsilon 0, unless a larger epsilon gives a clearly smaller bound, as for some rules.
     """
 
     def at(eps: float, delta: float) -> float:
@@ -80,7 +92,9 @@ def advantage(curve: Curve) -> float:
 def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
     """Return approximately the ``mu`` of a Gaussian release with this risk.
 
-    ``risk`` is a true positive rate at the false positive rate ``fpr``, or an advantage if ``fpr`` is None.
+    Args:
+        risk: A true positive rate at the false positive rate ``fpr``, or an advantage if ``fpr`` is None.
+        fpr: A false positive rate, or None.
     """
     from statistics import NormalDist
 
@@ -96,12 +110,18 @@ def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
 
 
 def risk_of(curve: Curve, target: RiskTarget) -> float:
-    """Return the risk of a target as it is reported for this curve (C30)."""
+    """Return the risk that is reported for this curve, of the kind of a target (C30).
+
+    The risk is an advantage, or a true positive rate if the target has a false positive rate.
+    """
     return advantage(curve) if target.fpr is None else true_positive_rates(curve, [target.fpr])[0]
 
 
 def _reader(curve: Curve) -> Callable[[float], float]:
-    """Return delta as a cached function of epsilon, 1 where the bound fails. No rate depends on deltas below 1e-30."""
+    """Return delta as a cached function of epsilon, 1 where the curve raises an error.
+
+    Only the first level of the curve is used, because no risk depends on deltas below 1e-30.
+    """
     curve = at_first_level(curve)
 
     @cache
@@ -115,7 +135,12 @@ def _reader(curve: Curve) -> Callable[[float], float]:
 
 
 def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float], float]) -> float:
-    """Return the least ``risk_at(eps, delta)``: at the best epsilon of a scan, then between its neighbors."""
+    """Return the least ``risk_at(eps, delta)`` over epsilons, by a scan and a search.
+
+    Args:
+        read: Map from epsilon to delta.
+        risk_at: Map from epsilon and delta to the risk.
+    """
 
     def at(eps: float) -> float:
         return risk_at(eps, read(eps))
@@ -125,8 +150,8 @@ def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float]
     step = math.exp(0.5)
     for factor in (step, 1.0 / step):
         eps, rises, least = 1.0, 0, math.inf
-        # The risk of a convex profile falls and then rises, so the scan ends once it has risen twice in a row. Below an
-        # epsilon of 1e-4 nats only 0 itself is evaluated.
+        # The risk of a convex profile decreases and then increases in eps, so the scan ends once it has increased twice
+        # in a row. Below 1e-4 nats only epsilon 0 is evaluated.
         while rises < 2 and 1e-4 < eps < LARGEST_READ_EPSILON:
             risks[eps] = at(eps)
             # A risk of 1 does not indicate where the minimum is.
