@@ -102,11 +102,11 @@ def report_text(account: Account, so_far: Result | None, planned: Result) -> str
     """Return which epsilon to report, with the reason."""
     of_plan = round_outward(planned.value or 0.0)
     if so_far is None:
-        return f"{of_plan}, the epsilon of the plan, as soon as anything is released"
+        return f"epsilon {of_plan} of the whole plan, from the first release on"
     if not account.stopped:
-        return f"{of_plan} (all planned steps completed)"
+        return f"epsilon {of_plan} (all planned steps completed)"
     number = round_outward(so_far.value or 0.0)
-    return f"{of_plan}, the epsilon of the plan ({number} only if no output influenced the decision to stop)"
+    return f"epsilon {of_plan} of the whole plan (epsilon {number} only if no output influenced the decision to stop)"
 
 
 def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool = False) -> str:

@@ -1,7 +1,7 @@
 """Render results as text and JSON. Text rounds to four significant digits on the safe side."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import Requirement, short_name
@@ -281,11 +281,18 @@ def fit_line(label: str, text: str) -> list[str]:
     return [label + text] if width is None or len(label + text) < min(width, WIDEST) else wrap_line(label, text)
 
 
-def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
-    """Return each text after its label, wrapped; empty texts are omitted."""
+def label_lines(parts: Mapping[str, str | Iterable[str]], bulleted: Collection[str] = ()) -> list[str]:
+    """Return each text after its label, wrapped; empty texts are omitted.
+
+    If a label in ``bulleted`` has several texts, each begins with a dash.
+    """
     lines = []
     for label, texts in parts.items():
         first, *rest = [texts] if isinstance(texts, str) else [*texts] or [""]
+        if rest and label in bulleted:
+            lines += wrap_line(f"  {label + ':':<10} - ", first)
+            lines += wrap_line(" " * (3 + max(10, len(label) + 1)) + "- ", *rest)
+            continue
         lines += wrap_line(f"  {label + ':':<10} ", first)
         lines += wrap_line(" " * (3 + max(10, len(label) + 1)), *rest)
     return lines
