@@ -58,7 +58,7 @@ def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
         "requires": render.requirements_of(required, verbose),
     }
     lines += render.label_lines(parts)
-    return "\n".join([*render.fit_line("", title), *lines, *render.wrap_line("warning: ", *plain.result.warnings)])
+    return "\n".join([*render.fit_line("", title), *lines, *render.warning_lines(plain.result.warnings)])
 
 
 def cells(row: Choice) -> tuple[str, ...]:

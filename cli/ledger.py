@@ -123,7 +123,7 @@ def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool =
         "requires": render.requirement_lines(summary["requirements"], verbose),
     }
     first = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
-    return "\n".join([*first, *render.label_lines(parts), *render.wrap_line("warning: ", *summary["warnings"])])
+    return "\n".join([*first, *render.label_lines(parts), *render.warning_lines(summary["warnings"])])
 
 
 # --- a run file ---------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def remaining_text(
         "neighbors": render.neighbors_text(plan),
         "requires": render.requirement_lines(summary["requirements"], verbose),
     }
-    return "\n".join([*lines, *render.label_lines(parts), *render.wrap_line("warning: ", *summary["warnings"])])
+    return "\n".join([*lines, *render.label_lines(parts), *render.warning_lines(summary["warnings"])])
 
 
 COMMANDS = {"ledger": ledger_command, "remaining": remaining_command}

@@ -9,6 +9,8 @@ from privproj.result import Outcome, Result, Side, Status, as_plain_value, round
 from privproj.run import ASSUMED_POISSON, Run, describe_run
 from privproj.sampling import IN_EPOCHS
 
+from .options import in_command
+
 if TYPE_CHECKING:
     from privproj.accounting.comparison import Comparison
     from privproj.accounting.utility import Utility
@@ -100,7 +102,7 @@ def answer_text(
     requirements = {"requires": requirement_lines(result.requirements, verbose)}
     lines = [*(first or result_lines(result))]
     lines += label_lines({**parts, **details, "certified": certified_text(result), **requirements})
-    return "\n".join([*lines, *wrap_line("warning: ", *result.warnings)])
+    return "\n".join([*lines, *warning_lines(result.warnings)])
 
 
 def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
@@ -314,6 +316,11 @@ def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
     return [line.replace("\u00a0", " ") for line in lines]
 
 
+def warning_lines(warnings: Iterable[str]) -> list[str]:
+    """Return each warning after its label, wrapped, with parameters as options of the command."""
+    return wrap_line("warning: ", *map(in_command, warnings))
+
+
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows in aligned columns: ``<`` for text, ``>`` for numbers."""
     rows = list(rows)
@@ -429,10 +436,11 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.bound.name not in results:
-            reasons.setdefault((row.reason if verbose else row.short) or "no number", []).append(row.bound.name)
+            reason = in_command((row.reason if verbose else row.short) or "no number")
+            reasons.setdefault(reason, []).append(row.bound.name)
     parts["no value"] = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
     warnings = dict.fromkeys(text for result in results.values() for text in result.warnings)
-    return "\n".join([*lines, *label_lines(parts), *wrap_line("warning: ", *warnings)])
+    return "\n".join([*lines, *label_lines(parts), *warning_lines(warnings)])
 
 
 def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:

@@ -169,7 +169,7 @@ def render_verdict(
         word = "FAILS" if verdict.word == "fails" else verdict.word
         lines = render.wrap_line(f"{word}: ", f"{what} ({count})")
         lines += render.label_lines({"failed": failed, "passed": passed if verbose else ()}, LISTS)
-        return "\n".join([*lines, *more, *render.label_lines(texts, LISTS), *render.wrap_line("warning: ", *warnings)])
+        return "\n".join([*lines, *more, *render.label_lines(texts, LISTS), *render.warning_lines(warnings)])
 
     return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, text
 

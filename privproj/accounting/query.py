@@ -465,8 +465,8 @@ def build_result(
             result["data_assumptions"] = (*result["data_assumptions"], Requirement.MEASURED_ROUNDING)
             result["status"] = Status.CONDITIONAL if result["status"] is Status.PROVED else result["status"]
         if query.grid_step is not None and "grid_step" not in numerics:
-            unused = f"discretization={query.grid_step:g} had no effect: "
-            warnings.append(unused + f"{result['bound']} does not compose on a grid here.")
+            unused = f"discretization={query.grid_step:g} had no effect, because "
+            warnings.append(unused + f"{result['bound']} does not compose on a grid here. Omit it.")
     if query.has_batch_notes and any(phase.run.max_batch_size or phase.run.scheme.is_shuffled for phase in phases):
         from privproj.accounting.batch_notes import WHOLE_BATCHES, describe_batches
 

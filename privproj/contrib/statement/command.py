@@ -13,7 +13,7 @@ import click
 from privproj_cli.ledger import planned_delta, read_started_ledger
 from privproj_cli.options import Once, OneOf, command_with, file_argument, option, option_of
 from privproj_cli.query import QueryGroup, bound_option, target_options
-from privproj_cli.render import WIDEST, wrap_line
+from privproj_cli.render import WIDEST, warning_lines, wrap_line
 
 from privproj.accounting.batch_notes import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
@@ -62,7 +62,7 @@ def produce(
         write_text(output, written(statement) + "\n")
         click.echo(f"wrote {output}: epsilon {round_outward(statement.epsilon)} at delta {target:g}")
     notes = dict.fromkeys(note for phase in phases for note in phase.notes)
-    for line in wrap_line("warning: ", *notes, *warnings_of_delta(known_size(phases), target)):
+    for line in warning_lines([*notes, *warnings_of_delta(known_size(phases), target)]):
         click.echo(line, err=True)
     return 0 if statement.result.usable else 4
 
@@ -148,6 +148,7 @@ def shared_options(*hidden: str) -> list[Once]:
 def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
     """Write a privacy statement for a model card as text, Markdown or HTML."""
     phase = phase_of(mechanism, bound=bound, **run)
+    phase.check()  # an error of the query names no place in a file
     return produce(statements.query_data(phase), {}, [phase], **options)
 
 

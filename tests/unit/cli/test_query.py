@@ -153,10 +153,10 @@ def test_noise_for_attack_risk_names_risk(run, sentence, output):
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [
-        ("--advantage 0.1 --delta 1e-5", "--delta must be omitted if advantage is given, got 1e-05"),
+        ("--advantage 0.1 --delta 1e-5", "--delta must be omitted if --advantage is given, got 1e-05"),
         ("--tpr 0.2", "missing --fpr"),
         ("--tpr 0.2 --fpr 0.3", "above fpr = 0.3, which random guessing reaches, got 0.2"),
-        ("--delta 1e-5", "missing --epsilon; give epsilon and delta, or advantage, or tpr and fpr"),
+        ("--delta 1e-5", "missing --epsilon; give --epsilon and --delta, or --advantage, or --tpr and --fpr"),
         ("--advantage 10%", "Write 10 % as 0.1"),
     ],
 )

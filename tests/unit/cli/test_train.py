@@ -363,7 +363,10 @@ def test_folder_with_run_is_not_overwritten(small, tmp_path, capsys):
         ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --public-data digits", "which is private"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --momentum 0.5", "--momentum must be omitted with dp-sgd"),
         ("--data digits --mechanism prism --rank 2 --epsilon 8 --beta2 1", "from 0 to below 1"),
-        ("--data digits --mechanism prism --rank 2 --epsilon 8 --update plain --ridge 1", "omitted with update=plain"),
+        (
+            "--data digits --mechanism prism --rank 2 --epsilon 8 --update plain --ridge 1",
+            "omitted with --update plain",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_no_file(tmp_path, monkeypatch, capsys, line, sentence):
