@@ -7,13 +7,13 @@ from typing import Any
 from privproj.accounting.schedule import Composition, Remaining, remaining
 from privproj.assumptions import fixed_schedule
 from privproj.errors import InvalidParameterError, QueryError
-from privproj.io.files import read_bounded, read_data
+from privproj.io.files import read_bounded
 from privproj.io.ledger import LARGEST_LEDGER, Account, parse_ledger
-from privproj.io.run_file import from_data
 from privproj.result import Result, round_outward
 from privproj.run import percent
 
 from . import render
+from .kinds import LEDGER, expecting, read_run_file
 from .options import command_with, file_argument, json_option, option, options_from, requirements_option
 from .output import write
 from .query import EXIT_CODES
@@ -53,7 +53,7 @@ def ledger_command(file: str, delta: float | None, json: bool, verbose: bool) ->
 def read_started_ledger(file: str) -> tuple[Account, bytes]:
     """Return the account of a ledger that has a phase, and its content."""
     content = read_bounded(file, most=LARGEST_LEDGER)
-    with ledger_named_file():
+    with expecting(LEDGER, file), ledger_named_file():
         return parse_ledger(content, file).account, content
 
 
@@ -146,7 +146,7 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool, verbo
     Example:
       privproj remaining run.toml --epsilon 3 --delta 1e-5
     """
-    schedule = from_data(read_data(file), file)
+    schedule = read_run_file(file)
     summary, of_plan = plan_record(schedule, epsilon, delta)
     summary |= {"epsilon": epsilon, "delta": delta}
     write(render.as_json(summary) if json else remaining_text(summary, of_plan, verbose=verbose))

@@ -14,6 +14,7 @@ from privproj.result import Result, round_outward
 from privproj.sampling import NeighboringRelation
 
 from . import render
+from .kinds import LEDGER_BEGINS, remedy_for
 from .ledger import ledger_named_file, overview, planned_delta
 from .options import command_with, file_argument, json_option, option, requirements_option
 from .output import write
@@ -116,7 +117,7 @@ def read_document(file: str) -> tuple[str, bytes, str]:
     Its size is bounded, and only a ledger may be long.
     """
     content = read_bounded(file, most=LARGEST_LEDGER)
-    if content.startswith(b'{"ledger"'):
+    if content.startswith(LEDGER_BEGINS):
         return "ledger", content, file
     if len(content) > LARGEST_FILE:
         raise InvalidParameterError("FILE", file, f"a file of at most {LARGEST_FILE} bytes, unless it is a ledger")
@@ -125,7 +126,8 @@ def read_document(file: str) -> tuple[str, bytes, str]:
         if kind.recognizes(content):
             return name, content, file
     *nouns, last = ["a ledger", *(kind.noun for kind in kinds.values())]
-    raise InvalidParameterError("FILE", file, f"{', '.join(nouns)} or {last}", _why_unknown(content))
+    remedy = remedy_for(content) or _why_unknown(content)
+    raise InvalidParameterError("FILE", file, f"{', '.join(nouns)} or {last}", remedy)
 
 
 def _why_unknown(content: bytes) -> str:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from privproj_cli import render
+from privproj_cli.kinds import read_run_file
 from privproj_cli.ledger import record, remaining_text
 from privproj_cli.options import command_with, file_argument, json_option, option, options_from, requirements_option
 from privproj_cli.output import write
@@ -13,8 +14,6 @@ from privproj.assumptions import Requirement
 from privproj.contrib.filters.filter import LARGEST_BUDGET, Filter
 from privproj.contrib.filters.ledger import filter_text
 from privproj.errors import QueryError, UnsupportedError
-from privproj.io.files import read_data
-from privproj.io.run_file import from_data
 from privproj.result import round_outward
 from privproj.run import percent
 
@@ -38,7 +37,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     Example:
       privproj filter run.toml --epsilon 3 --delta 1e-5
     """
-    schedule = from_data(read_data(file), file)
+    schedule = read_run_file(file)
     first, run = schedule.phases[0], schedule.phases[0].run
     if order is None:
         order = Filter.for_releases(first, epsilon=epsilon, delta=delta).order

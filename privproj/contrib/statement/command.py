@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 import click
+from privproj_cli.kinds import read_run_file
 from privproj_cli.ledger import planned_delta, read_started_ledger
 from privproj_cli.options import Once, OneOf, command_with, file_argument, option, option_of
 from privproj_cli.query import QueryGroup, bound_option, target_options
@@ -21,9 +22,8 @@ from privproj.accounting.schedule import phase_of
 from privproj.contrib.statement import statement as statements
 from privproj.contrib.statement.statement import BEGIN, END, Statement
 from privproj.errors import InvalidParameterError
-from privproj.io.files import check_not_same_file, read_data, sha256_of, write_text
+from privproj.io.files import check_not_same_file, sha256_of, write_text
 from privproj.io.ledger import Account
-from privproj.io.run_file import from_data
 from privproj.mechanisms import Mechanism
 from privproj.profiles.tradeoff import profile_points
 from privproj.result import round_outward
@@ -160,7 +160,7 @@ command = QueryGroup("report", report_mechanism, [bound_option(), *shared_option
 def report_run(file: str, **options: Any) -> int:
     """Write the statement of a run file."""
     check_not_same_file("--output", options["output"], file)
-    schedule = from_data(read_data(file), file)
+    schedule = read_run_file(file)
     return produce(statements.run_data(schedule), {}, schedule.phases, **options)
 
 

@@ -88,6 +88,35 @@ def test_error_of_file_names_file_and_cause(command, content, text, tmp_path, ca
     assert text in capsys.readouterr().err
 
 
+RESULT = '{"quantity": "epsilon", "bound": "analytic", "outcome": "ok"}'
+PHASE = '[[phase]]\nmechanism = "gaussian"\nnoise_multiplier = 1\n'
+REGRESSION = '[[bound]]\nname = "a"\nmechanism = "gaussian"\nnoise_multiplier = 1\ndelta = 1e-5\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "remedy", "readers"),
+    [
+        (
+            '{"ledger": "privproj", "version": 2',
+            "It is a ledger; use `privproj ledger` or `privproj verify`",
+            ["ledger"],
+        ),
+        (PHASE, "It is a run file; use `privproj run`", ["run", "remaining"]),
+        (REGRESSION, "It is a regression file; use `privproj check`", ["check"]),
+        (RESULT, "It is the result of a query in JSON; no command reads results", []),
+    ],
+)
+@pytest.mark.parametrize("command", ["verify", "run", "remaining", "ledger", "check"])
+def test_error_of_other_kind_of_file_names_its_command(content, remedy, readers, command, tmp_path, capsys):
+    path = tmp_path / ("file.json" if content.startswith("{") else "file.toml")
+    path.write_text(content)
+    budget = {"run": ["--delta", "1e-5"], "remaining": ["--epsilon", "9", "--delta", "1e-5"]}.get(command, [])
+    code = exit_code([command, str(path), *budget])
+    is_other = command not in readers and not (command == "verify" and "ledger" in readers)
+    assert (f"{remedy}.\n" in capsys.readouterr().err) == is_other
+    assert code == 2 or not is_other
+
+
 def test_error_of_file_keeps_names_of_its_keys(tmp_path, capsys):
     path = tmp_path / "run.toml"
     path.write_text('[[phase]]\nmechanism = "gaussian"\nnoise_multiplier = 1\nbatch_size = 9\nsampling_rate = 0.1\n')
