@@ -12,6 +12,7 @@ from privproj.mechanisms.registry import find_bound, mechanism_named
 
 from . import render
 from .explain import data, spelling
+from .main import ONE_NUMBER
 from .options import command_with, completing, csv_option, json_option
 
 # what an item says about a bound whose status this is
@@ -102,9 +103,9 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
     """Return the labeled texts of an item; those without a text are left out."""
     parts = {
         "verdict": item["verdict"] + (f" (docs/proofs.md, {item['proof']})" if "proof" in item else ""),
-        "reason": item.get("reason", ""),
+        "reason": as_sentence(item.get("reason", "")),
         "command": item.get("command", ""),
-        "value": f"{item['value']:.7g}" if "value" in item else "",
+        "value": value_text(item),
         "improved": f"{item['improved_value']:.7g} by {item['improved']}: {item['improved_command']}"
         if "improved" in item
         else "",
@@ -112,6 +113,24 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
         "deviation": item.get("deviation", ""),
     }
     return {label: text for label, text in parts.items() if text}
+
+
+def value_text(item: dict[str, Any]) -> str:
+    """Return the value of an item, with its quantity unless it is epsilon; empty without a value."""
+    if "value" not in item:
+        return ""
+    query = item["command"].split()[1]
+    quantity = item.get("key", "value")
+    if quantity == "value":
+        quantity = query if query in ONE_NUMBER else "epsilon"
+    name = {"auc": "AUC"}.get(quantity, render.SYMBOLS.get(quantity, quantity)).replace("_", " ")
+    return f"{item['value']:.7g}" + (f" ({name})" if name != "epsilon" else "")
+
+
+def as_sentence(text: str) -> str:
+    """Return a text that begins with a capital letter, except for the name of the program, and ends with a period."""
+    first = text[:1] if text.startswith("privproj") else text[:1].upper()
+    return f"{first}{text[1:].rstrip('.')}." if text else ""
 
 
 def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:

@@ -231,7 +231,7 @@ def numerics_text(result: Result) -> str:
     if proof is not None and "grid_step" in proof:
         return ""
     if composer is None and "tau" in numerics:
-        return f"tau = {numerics['tau']:.6g}, the threshold of the captured energy"
+        return f"tau = {numerics['tau']:.6g}, threshold on the share of the squared norm that the projection keeps"
     if composer is None:
         return f"an epoch as a {numerics['epoch']}, {numerics['atoms']} atoms; {bounded}" if "epoch" in numerics else ""
     if "orders" in numerics:

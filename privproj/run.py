@@ -63,7 +63,8 @@ class RunOptions(TypedDict):
         discretization: The step of the grid of losses in a composition, from 1e-12 to 1; by default privproj chooses.
         split: For a bound that divides delta between two events, the share of the first one: a number above 0 and
             below 1, "even" or "optimal".
-        tau: For the Beta-tail bound, its threshold of the captured energy, above 0 and at most 1; the best one by
+        tau: For the Beta-tail bound, its threshold on the share of the squared norm that the projection
+            keeps, above 0 and at most 1; the best one by
             default.
         allow_refuted: True to evaluate refuted bounds too; their values are marked as not being guarantees.
         public_size: True if rate or steps were computed from a number of records that is public.
