@@ -148,9 +148,18 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool, verbo
     """
     schedule = read_run_file(file)
     summary, of_plan = plan_record(schedule, epsilon, delta)
-    summary |= {"epsilon": epsilon, "delta": delta}
+    summary |= {"epsilon": epsilon, "delta": delta, "warnings": [*summary["warnings"], *exceeded(summary, epsilon)]}
     write(render.as_json(summary) if json else remaining_text(summary, of_plan, verbose=verbose))
     return 0 if summary["fits"] else 4
+
+
+def exceeded(summary: dict[str, Any], epsilon: float) -> list[str]:
+    """Return a warning if the completed phases exceed the budget, or else the planned ones."""
+    if summary["epsilon_spent"] > epsilon:
+        return ["The completed phases exceed the budget. Release nothing more from these records, or raise the budget."]
+    if any(entry["would_exceed"] for entry in summary["phases"]):
+        return ["The planned phases exceed the budget. Plan fewer steps or more noise, or raise the budget."]
+    return []
 
 
 def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[dict[str, Any], Result]:

@@ -51,9 +51,9 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "Under zero-out and replace, neighboring datasets have the same number of records, which is public. Under "
-        "add-remove, their numbers differ, so the sampling rate, the number of steps and the divisor of the sums must "
-        "be constants that were fixed without the number of records.",
+        "Under zero-out and replace, the number of records is public, because neighboring datasets have the same "
+        "number. Under add-remove, their numbers differ. Then fix the sampling rate, the number of steps and the "
+        "divisor of the sums as constants, without using the number of records.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
