@@ -281,8 +281,8 @@ class DataAssumption(Enum):
     RECORD_IS_COLUMN = "one record is one column of the query matrix Q, so Q Q^T - Q' Q'^T has rank one"
     EIGENVALUE_RATIO_OF_COLUMN = (  # (lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= Gamma
         "for both neighboring query matrices Q: (smallest eigenvalue of Q Q^T) + (noise variance) / (variance of the "
-        "entries of the sketching matrix) >= {least} times the square of B, which bounds the norm of the column that is "
-        "added or removed"
+        "entries of the sketching matrix) >= {least} times the square of B, which bounds the norm of the column that "
+        "is added or removed"
     )
     RECORDS_PER_USER = "one user contributes at most {count} records, each {handled} independently"
 
