@@ -116,21 +116,24 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
 
 
 def value_text(item: dict[str, Any]) -> str:
-    """Return the value of an item, with its quantity unless it is epsilon; empty without a value."""
-    if "value" not in item:
-        return ""
+    """Return the value of an item with its quantity; empty without a value."""
+    return f"{item['value']:.7g} ({quantity_of(item)})" if "value" in item else ""
+
+
+def quantity_of(item: dict[str, Any]) -> str:
+    """Return the name of the quantity that the command of an item computes."""
     query = item["command"].split()[1]
     quantity = item.get("key", "value")
     if quantity == "value":
         quantity = query if query in ONE_NUMBER else "epsilon"
-    name = {"auc": "AUC"}.get(quantity, render.SYMBOLS.get(quantity, quantity)).replace("_", " ")
-    return f"{item['value']:.7g}" + (f" ({name})" if name != "epsilon" else "")
+    return {"auc": "AUC"}.get(quantity, render.SYMBOLS.get(quantity, quantity)).replace("_", " ")
 
 
 def as_sentence(text: str) -> str:
-    """Return a text that begins with a capital letter, except for the name of the program, and ends with a period."""
-    first = text[:1] if text.startswith("privproj") else text[:1].upper()
-    return f"{first}{text[1:].rstrip('.')}." if text else ""
+    """Return a text that ends with a period, and begins with a capital letter unless its first word is a name."""
+    word = text.partition(" ")[0]
+    is_name = word == "privproj" or not word.isalpha()
+    return f"{text[:1] if is_name else text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
 
 
 def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Render results as text and JSON. Text rounds to four significant digits on the safe side."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import Requirement, short_name
@@ -283,15 +283,16 @@ def fit_line(label: str, text: str) -> list[str]:
     return [label + text] if width is None or len(label + text) < min(width, WIDEST) else wrap_line(label, text)
 
 
-def label_lines(parts: Mapping[str, str | Iterable[str]], bulleted: Collection[str] = ()) -> list[str]:
-    """Return each text after its label, wrapped; empty texts are omitted.
+# labels of lists of sentences: each of several sentences begins with a dash
+LISTS = ("assumes", "requires", "meaning", "no value", "failed", "passed", "differs", "unproved")
 
-    If a label in ``bulleted`` has several texts, each begins with a dash.
-    """
+
+def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
+    """Return each text after its label, wrapped; empty texts are omitted."""
     lines = []
     for label, texts in parts.items():
         first, *rest = [texts] if isinstance(texts, str) else [*texts] or [""]
-        if rest and label in bulleted:
+        if rest and label in LISTS:
             lines += wrap_line(f"  {label + ':':<10} - ", first)
             lines += wrap_line(" " * (3 + max(10, len(label) + 1)) + "- ", *rest)
             continue
@@ -338,8 +339,9 @@ def headline(result: Result) -> str:
         return f"{name}: nothing fits {at}"
     if result.outcome is Outcome.VACUOUS:
         return f"{name}: {'nothing below 1' if name == 'delta' else f'no finite {name}'} {at}"
+    only = ", only under an assumption on the data" if result.data_assumptions else ""
     if name == "rank" and result.lower not in (None, value):
-        return f"rank = {result.lower} to {value}  (smallest and largest that meet {target})"
+        return f"rank = {result.lower} to {value}  (smallest and largest that meet {target}){only}"
     number = delta_shown(value) if name == "delta" else round_outward(value, up=result.side is not Side.LOWER)
     smallest = quantity == "sigma" or (name == "rank" and result.side is Side.UPPER)
     side = str(result.side)
@@ -351,7 +353,6 @@ def headline(result: Result) -> str:
         side = f"{'smallest' if smallest else 'largest'} that meets {target}"
     elif target:
         side = f"{side}, {at}"
-    only = ", only under an assumption on the data" if result.data_assumptions else ""
     return f"{name} {number}  ({side}){only}" if number.startswith("<") else f"{name} = {number}  ({side}){only}"
 
 
@@ -399,7 +400,7 @@ def run_text(result: Result, verbose: bool = False) -> str:
 GDP_NOTES = (
     "delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon. G_mu is the privacy profile of mu-GDP.",
     "f(a) >= g(a) - slack at every false positive rate a. f is the smallest false negative rate of an attack, and g is "
-    "the trade-off function of mu-GDP. No slack is needed if a and g(a) are at least the printed rate.",
+    "the trade-off function of mu-GDP. No slack is needed if a and g(a) are at least the printed rate (exact_from).",
     "regret: how much mu overstates the risk. For every prior, the best attack on mu-GDP succeeds with at most this "
     "much more probability than the best attack that the bound allows. 0 means no loss.",
 )

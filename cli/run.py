@@ -101,7 +101,7 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
             )
     elif of_risk:
         raise InvalidParameterError(
-            "--calibrate", "nothing", "a flag", "an attack risk is a target of --calibrate only"
+            "--calibrate", "nothing", "a flag", "an attack risk (--advantage, --tpr, --fpr) needs it"
         )
     elif (epsilon is None) == (delta is None):
         raise InvalidParameterError(

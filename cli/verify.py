@@ -19,9 +19,8 @@ from .ledger import ledger_named_file, overview, planned_delta
 from .options import command_with, file_argument, json_option, option, requirements_option
 from .output import write
 
-NO_KEY = "that the file records this run: without a key, its hash chain can be rewritten, and its last lines cut off"
+NO_KEY = "that the file records this run: its hash chain has no key, so it can be rewritten or cut at its end"
 NOT_THE_PROGRAM = "that the program met the requirements"
-LISTS = ("failed", "passed", "differs", "unproved")  # labels of lists of sentences
 UNPROVED = [NO_KEY, NOT_THE_PROGRAM]  # what no check of a ledger can establish
 MISSING = (
     "{missing} of {planned} planned releases are not in the ledger. The run was stopped, is not finished, or lines "
@@ -170,8 +169,8 @@ def render_verdict(
         count = f"{len(passed)} of {len(verdict.claims)} checks"
         word = "FAILS" if verdict.word == "fails" else verdict.word
         lines = render.wrap_line(f"{word}: ", f"{what} ({count})")
-        lines += render.label_lines({"failed": failed, "passed": passed if verbose else ()}, LISTS)
-        return "\n".join([*lines, *more, *render.label_lines(texts, LISTS), *render.warning_lines(warnings)])
+        lines += render.label_lines({"failed": failed, "passed": passed if verbose else ()})
+        return "\n".join([*lines, *more, *render.label_lines(texts), *render.warning_lines(warnings)])
 
     return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, text
 

@@ -61,7 +61,9 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
     if "proof" in item:
         verdict += f" ([{item['proof']}](proofs.md#{item['proof'].lower()}))"
     improved = f"{item['improved_value']:.7g} ({item['improved']})" if "improved" in item else ""
-    return tuple(map(_cell, (item["name"], item["subject"], verdict, value_text(item), improved)))
+    return tuple(
+        map(_cell, (item["name"], item["subject"], verdict, value_text(item).removesuffix(" (epsilon)"), improved))
+    )
 
 
 def details(item: dict[str, Any]) -> str:

@@ -103,9 +103,9 @@ def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = ""
 def check_type(name: str, value: Any, kind: Kind) -> Any:
     """Return the value; raises :class:`InvalidParameterError` unless it has this type."""
     if not kind.fits(value):
-        given = f"the text {quoted(value)}" if isinstance(value, str) else _cut(value)
+        actual = f"the text {quoted(value)}" if isinstance(value, str) else _cut(value)
         is_number = kind.rule.get("type") in ("integer", "number") and str(value).strip()[:1].isdigit()
-        raise InvalidParameterError(name, given, kind.description, "write the number without quotes" * is_number)
+        raise InvalidParameterError(name, actual, kind.description, "write the number without quotes" * is_number)
     if not is_printable(value):
         raise InvalidParameterError(name, quoted(value), "printable text without line breaks")
     return value

@@ -187,8 +187,10 @@ def check_provable(phases: Sequence[Phase]) -> None:
         is_sampled = run.sampling_rate < 1.0 and run.scheme.draws_records_apart
         # The steps of a user with several records have an enclosure (C37).
         group_in_balls = is_gaussian and is_sampled and run.group_size <= MOST_IN_GROUP
-        own = [name for name in provable_names() if name.startswith(f"{phase.mechanism.name}.")]
-        remedy = f"Use {' or '.join(own)}" if own else f"No bound of {phase.mechanism.name} can be certified"
+        certifiable = [name for name in provable_names() if name.startswith(f"{phase.mechanism.name}.")]
+        remedy = (
+            f"Use {' or '.join(certifiable)}" if certifiable else f"No bound of {phase.mechanism.name} can be certified"
+        )
         lacks = {
             f"a certificate for group_size={run.group_size} needs the bound analytic, Poisson sampling and at most "
             f"{MOST_IN_GROUP} records": run.group_size > 1 and not group_in_balls,

@@ -76,6 +76,6 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     if verbose:
         price = "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance"
         labels |= {"filter": text, "fixed plan": price}
-    first = f"epsilon = {round_outward(reported)}  ({plan.side}, delta = {delta:g}; wherever the run stops)"
+    first = f"epsilon = {round_outward(reported)}  ({plan.side}, delta = {delta:g}; valid wherever the run stops)"
     write(render.as_json(summary) if json else remaining_text(summary, plan, labels, verbose, first))
     return 0 if summary["fits"] else 4
