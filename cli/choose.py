@@ -23,6 +23,7 @@ LEGEND = {
     "error": "projection error E|U - S|^2 / |S|^2 of one step, and of the run averaged over fresh projections",
     "ranking": "error of the run + noise^2, a heuristic that does not predict accuracy",
 }
+OWN_PROGRAM = "privproj accounts for the mechanism, but does not train with it"  # for an algorithm of this name
 # further explanations of the table, for --verbose
 DETAILS = {
     "heuristic": "It assumes that DP-SGD's noise, averaged over the run, is as large as the update. Noise matters "
@@ -51,6 +52,7 @@ def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
     bounds = [f"{name}: {of.mechanism['name']}, {render.bound_text(of)}" for name, of in named.items()]
     parts = {
         **LEGEND,
+        "own program": OWN_PROGRAM if any(row.algorithm is None for row in rows) else "",
         **(DETAILS if verbose else {}),
         "assumes": render.each_with_owners({name: of.data_assumptions for name, of in named.items()}),
         "bound": bounds if verbose else (),

@@ -185,6 +185,8 @@ def run_command(argv: list[str]) -> int:
 def sentence_of(error: InvalidParameterError, options: Collection[str]) -> str:
     """Return the message of an error about a parameter, with the options of the command in place of parameters."""
     name = option_name(error.name)
+    if name == "--mechanism" and name not in options:
+        name = "MECHANISM"  # an argument
     value = name if error.value is True and name in options else error.value  # a flag has no value
     expected, remedy = (with_options(text, options) for text in (error.expected, error.remedy))
     return type(error)(error.name, value, expected, remedy).sentence(name)

@@ -186,8 +186,6 @@ def option_name(parameter: str) -> str:
     """Return a parameter as an option: ``--dim`` for ``dim``."""
     if parameter.startswith("-") or ":" in parameter or parameter.isupper():
         return parameter
-    if parameter == "mechanism":
-        return "MECHANISM"  # an argument
     return "--" + {"layers": "layer", "ranks": "rank"}.get(parameter, parameter).replace("_", "-")
 
 

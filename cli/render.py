@@ -1,6 +1,7 @@
 """Render results as text and JSON. Text rounds to four significant digits on the safe side."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ MOST_NAMES = 6  # owners that are named before one assumption
 
 WIDEST = 100  # columns of a line
 EXPLAIN_V, EXPLAIN_NAME = "(-v explains each)", "(`privproj explain NAME` explains each)"  # after requirements
+
+UNBROKEN = re.compile(rf"{re.escape(EXPLAIN_V)}|\(\d+ of \d+ checks\)")  # texts that stay on one line
 
 NARROWEST = 40  # columns below which lines are not wrapped
 
@@ -312,7 +315,7 @@ def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
     settings: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
     lines = []
     for text in (" ".join(text.split()) for text in texts):
-        unbroken = text.replace(EXPLAIN_V, EXPLAIN_V.replace(" ", "\u00a0"))  # on one line
+        unbroken = UNBROKEN.sub(lambda match: match[0].replace(" ", "\u00a0"), text)
         lines += wrap(unbroken, most - 1, initial_indent=label, **settings)
     return [line.replace("\u00a0", " ") for line in lines]
 

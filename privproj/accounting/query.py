@@ -477,7 +477,7 @@ def build_result(
         warnings += warnings_of_delta(known_size(phases), result.get("delta"))
     refuted = unique(phase.bound.reason for phase in phases if not phase.bound.guarantees(phase.mechanism))
     if refuted and value is not None:
-        warnings += [f"NOT A GUARANTEE: {reason}" for reason in refuted]
+        warnings += [f"NOT A GUARANTEE: {reason}." for reason in refuted]
         result |= {"side": Side.NONE, "outcome": Outcome.UNSUPPORTED, "interval": UNKNOWN}
     return Result(**{**result, "warnings": tuple(warnings)})
 
@@ -552,7 +552,8 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
     interval = read_epsilon(curve, target)
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
     if interval.upper == math.inf:
-        note = f"This bound gives no finite epsilon at this delta. Use a larger delta or {query.remedy}."
+        bound = " + ".join(unique(phase.bound.name for phase in query.phases))
+        note = f"The bound {bound} gives no finite epsilon at this delta. Use a larger delta or {query.remedy}."
         named = [
             phase.mechanism
             for phase in query.phases

@@ -46,9 +46,9 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     for phase in schedule.done_phases:
         try:
             budget.spend(phase)
-        except UnsupportedError as error:
-            reason = f"{phase.place} is done but exceeds the budget, so the filter has no guarantee: {error}"
-            raise UnsupportedError(reason) from None
+        except UnsupportedError:
+            reason = f"{phase.place} is done but exceeds the budget, so the filter has no guarantee"
+            raise UnsupportedError(f"{reason}. Use a larger epsilon or delta") from None
     for phase in schedule.phases:
         unlimited.spend(phase)
     try:
