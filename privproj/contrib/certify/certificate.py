@@ -442,6 +442,8 @@ def _check_answered(result: Result) -> None:
             "is the advantage"
         )
     answered = result.outcome is Outcome.OK and result.epsilon is not None and result.log10_delta is not None
+    if result.outcome is Outcome.VACUOUS:
+        raise UnsupportedError(f"the vacuous {result.quantity} of this query cannot be certified. Use more noise")
     if result.quantity not in ("epsilon", "delta", "sigma") or not answered:
         raise UnsupportedError(
             f"only a result of epsilon, delta or sigma can be certified, got {result.quantity} with outcome "
