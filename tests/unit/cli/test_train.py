@@ -355,9 +355,12 @@ def test_folder_with_run_is_not_overwritten(small, tmp_path, capsys):
         ),
         (
             "--data digits --mechanism dp-sgd --epsilon 8 --sampling balls-in-bins --batches 3 --batch-size 9",
-            "not both",
+            "omitted if --batch-size is given",
         ),
-        ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --sampling balls-in-bins", "two stages"),
+        (
+            "--data digits --mechanism dp-sft --rank 2 --epsilon 8 --sampling balls-in-bins",
+            "must be poisson with dp-sft",
+        ),
         ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --subspace-steps 5", "a multiple of the rank 2"),
         ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --steps 4 --subspace-steps 4", "at least 5"),
         ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --public-data digits", "which is private"),
