@@ -103,7 +103,7 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
     """Return the labeled texts of an item; those without a text are left out."""
     parts = {
         "verdict": item["verdict"] + (f" (docs/proofs.md, {item['proof']})" if "proof" in item else ""),
-        "reason": as_sentence(item.get("reason", "")),
+        "reason": render.as_sentence(item.get("reason", "")),
         "command": item.get("command", ""),
         "value": value_text(item),
         "improved": f"{item['improved_value']:.7g} by {item['improved']}: {item['improved_command']}"
@@ -127,13 +127,6 @@ def quantity_of(item: dict[str, Any]) -> str:
     if quantity == "value":
         quantity = query if query in ONE_NUMBER else "epsilon"
     return {"auc": "AUC"}.get(quantity, render.SYMBOLS.get(quantity, quantity)).replace("_", " ")
-
-
-def as_sentence(text: str) -> str:
-    """Return a text that ends with a period, and begins with a capital letter unless its first word is a name."""
-    word = text.partition(" ")[0]
-    is_name = word == "privproj" or not word.isalpha()
-    return f"{text[:1] if is_name else text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
 
 
 def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:

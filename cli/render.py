@@ -460,6 +460,13 @@ def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
     return lines
 
 
+def as_sentence(text: str) -> str:
+    """Return a text that ends with a period, and begins with a capital letter unless its first word is a name."""
+    word = text.partition(" ")[0]
+    is_name = word == "privproj" or not word.isalpha()
+    return f"{text[:1] if is_name else text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
 def bound_record(bound: "Bound") -> dict[str, Any]:
     """Return the record of a bound as plain values."""
     names = ("name", "summary", "formula", "source", "proof", "example", "status", "relations", "version")
@@ -475,7 +482,7 @@ def bound_page(bound: "Bound") -> list[str]:
         "formula": bound.formula,
         "source": bound.citation,
         "status": f"{bound.status}{conditional}",
-        "reason": bound.reason,
+        "reason": as_sentence(bound.reason),
         "neighbors": ", ".join(bound.relations),
         "requires": requirement_lines(bound.requirements(bound.mechanism), None),
     }

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from privproj_cli.papers import as_sentence, papers, value_text
+from privproj_cli.papers import papers, value_text
+from privproj_cli.render import as_sentence
 
 DOCS = Path(__file__).parent
 HEADER = "<!-- Written by docs/build.py from cli/papers.toml and the registry: edit those. -->\n"
