@@ -295,7 +295,7 @@ def test_name_is_no_mechanism_and_text_no_number():
             match="must be an object such as",
         ):
             ask("gaussian", delta=1e-5)  # pyright: ignore
-    with pytest.raises(InvalidParameterError, match="without quotes"):
+    with pytest.raises(InvalidParameterError, match=r"got the text '2'\. Write the number without quotes"):
         Gaussian(noise_multiplier="2")  # pyright: ignore
 
 

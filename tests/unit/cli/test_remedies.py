@@ -117,6 +117,15 @@ def test_error_of_other_kind_of_file_names_its_command(content, remedy, readers,
     assert code == 2 or not is_other
 
 
+@pytest.mark.parametrize("value", ['"1"', '"1e5"'])
+def test_number_in_quotes_in_file_is_called_text(value, tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    path.write_text(f'[[phase]]\nmechanism = "gaussian"\nnoise_multiplier = {value}\n')
+    assert exit_code(["run", str(path), "--delta", "1e-5"]) == 2
+    shown = value.strip('"')
+    assert f"must be a number, got the text '{shown}'. Write the number without quotes." in capsys.readouterr().err
+
+
 def test_error_of_file_keeps_names_of_its_keys(tmp_path, capsys):
     path = tmp_path / "run.toml"
     path.write_text('[[phase]]\nmechanism = "gaussian"\nnoise_multiplier = 1\nbatch_size = 9\nsampling_rate = 0.1\n')
@@ -141,3 +150,10 @@ def test_options_replace_parameters_but_not_words(mechanism):
 
 def test_options_of_no_command_are_none():
     assert options_in([]) == options_in(["--version"]) == options_in(["epsilon", "nothing"]) == []
+
+
+@pytest.mark.parametrize("command", ["epsilon", "delta", "compare"])
+def test_error_of_unsound_mechanism_names_no_bound_first(command, capsys):
+    target = ["--epsilon", "1"] if command == "delta" else ["--delta", "1e-5"]
+    assert exit_code([command, "wishart-matrix", "--dim", "8", "--rank", "4", "--columns", "2", *target]) == 3
+    assert "no bound of wishart-matrix is a guarantee; early-matrix is refuted: " in capsys.readouterr().err
