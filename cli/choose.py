@@ -90,7 +90,9 @@ def choose_algorithm(
 def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
     """Plot the error of the mean update against the rank, one line for each algorithm."""
     if len(ranks) < 2:
-        raise InvalidParameterError("--plot", path, "omitted with a single --rank", "give several ranks to plot them")
+        raise InvalidParameterError(
+            "--plot", path, "omitted with a single --rank", "repeat --rank to plot several ranks"
+        )
     errors = {(row.name, row.rank): row.utility.error for row in rows if row.algorithm}
     names = [name for name in dict.fromkeys(row.name for row in rows) if (name, ranks[-1]) in errors]
     columns = {name: [errors[name, rank] for rank in ranks] for name in names} | {"dp-sgd": [1.0] * len(ranks)}

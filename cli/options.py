@@ -198,13 +198,13 @@ def options_of(context: click.Context) -> list[str]:
 ASSIGNED = re.compile(r"(?<![\w.-])([a-z]+(?:_[a-z0-9]+)*)=([\w.+-]*\w)")
 
 # a name of several words, such as "batch_size"
-SEVERAL_WORDS = re.compile(r"(?<![\w./-])[a-z]+(?:_[a-z0-9]+)+(?![\w/=-])")
+COMPOUND_NAME = re.compile(r"(?<![\w./-])[a-z]+(?:_[a-z0-9]+)+(?![\w/=-])")
 
 # Where a text has one of these phrases, a name of one word, such as "dim", is that of a parameter too.
 ABOUT_PARAMETERS = re.compile(
     r"^(missing \w+; )?give |^omitted (if|with) |^given together|^\w+ needs sampling |\bif \w+ (is|are) given"
 )
-ONE_WORD = re.compile(r"--[\w-]+ [\w-]+|(?<!the )(?<![\w.-])[a-z]+(?![\w=-])")  # or an option and the next word
+SIMPLE_NAME = re.compile(r"--[\w-]+ [\w-]+|(?<!the )(?<![\w.-])[a-z]+(?![\w=-])")  # or an option and the next word
 ENGLISH = ("--bound", "--data", "--date", "--model")  # options that such a text names as English words
 
 
@@ -224,8 +224,8 @@ def with_options(text: str, options: Collection[str]) -> str:
         return option if option in options and option not in ENGLISH else match[0]
 
     is_about_parameters = ABOUT_PARAMETERS.search(text)
-    text = SEVERAL_WORDS.sub(named, ASSIGNED.sub(assigned, text))
-    return ONE_WORD.sub(named, text) if is_about_parameters else text
+    text = COMPOUND_NAME.sub(named, ASSIGNED.sub(assigned, text))
+    return SIMPLE_NAME.sub(named, text) if is_about_parameters else text
 
 
 def in_command(text: str) -> str:

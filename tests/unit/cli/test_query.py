@@ -202,7 +202,7 @@ def without(arguments, extra):
 
 
 def reasons_without_value(out):
-    """Return the reason after ``no value:`` for each bound: its entries are ``NAME, NAME (REASON)``."""
+    """Return the reason after ``no value:`` for each bound: its entries are ``NAME, NAME (REASON)``, after a dash."""
     block = out.partition("  no value:")[2].partition("\nwarning:")[0]
     reasons, depth, entry = {}, 0, ""
     for sign in " ".join(block.split()):
@@ -210,7 +210,7 @@ def reasons_without_value(out):
         entry += sign
         if sign == ")" and depth == 0:
             names, reason = entry[:-1].split(" (", 1)
-            for name in names.strip().split(", "):
+            for name in names.strip().removeprefix("- ").split(", "):
                 assert name not in reasons
                 reasons[name] = reason
             entry = ""

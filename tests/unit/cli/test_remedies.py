@@ -139,7 +139,7 @@ def test_warning_of_query_names_option(capsys):
 
 
 @pytest.mark.parametrize("mechanism", mechanism_names())
-def test_options_replace_parameters_but_not_words(mechanism):
+def test_options_replace_parameters_in_messages(mechanism):
     options = options_in(["epsilon", mechanism])
     text = "give steps, with sampling=fixed. See x/batch_size.toml, other=1"
     found = with_options(text, options)
