@@ -73,8 +73,8 @@ helper(
     alignment.descent_condition,
     CONDITION,
     "Bound the slowdown of projected gradient descent.",
-    "gradient descent along M grad may converge more slowly by this factor. The bound fails with probability at most "
-    "2 * --failure.",
+    "gradient descent along the projected gradient may converge more slowly by this factor. The bound fails with "
+    "probability at most 2 * --failure.",
     "descent --dim 100 --rank 10000 --failure 1e-3",
 )
 

@@ -9,6 +9,7 @@ from privproj.io.files import check_not_same_file, read_bounded, read_data, writ
 from privproj.io.regression import Entry, change_text, entries_from
 from privproj.lazy import import_extra
 
+from .kinds import REGRESSION_FILE, expecting
 from .options import Once, command_with, file_argument, json_option, option, requirements_option
 from .output import complain, one_line, write
 from .render import as_json, fit_line, requirement_lines, wrap_line
@@ -100,7 +101,8 @@ def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) 
         write_text(junit, as_junit([], {"privproj check": "did not finish"}))
     for name in files:
         try:
-            entries = entries_from(read_data(name), name)
+            with expecting(REGRESSION_FILE, name):
+                entries = entries_from(read_data(name), name)
         except InvalidParameterError as error:
             errors[name] = one_line(str(error))
             continue

@@ -23,6 +23,7 @@ LEGEND = {
     "error": "projection error E|U - S|^2 / |S|^2 of one step, and of the run averaged over fresh projections",
     "ranking": "error of the run + noise^2, a heuristic that does not predict accuracy",
 }
+OWN_PROGRAM = "privproj accounts for the mechanism, but does not train with it"  # for an algorithm of this name
 # further explanations of the table, for --verbose
 DETAILS = {
     "heuristic": "It assumes that DP-SGD's noise, averaged over the run, is as large as the update. Noise matters "
@@ -51,6 +52,7 @@ def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
     bounds = [f"{name}: {of.mechanism['name']}, {render.bound_text(of)}" for name, of in named.items()]
     parts = {
         **LEGEND,
+        "own program": OWN_PROGRAM if any(row.algorithm is None for row in rows) else "",
         **(DETAILS if verbose else {}),
         "assumes": render.each_with_owners({name: of.data_assumptions for name, of in named.items()}),
         "bound": bounds if verbose else (),
@@ -58,7 +60,7 @@ def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
         "requires": render.requirements_of(required, verbose),
     }
     lines += render.label_lines(parts)
-    return "\n".join([*render.fit_line("", title), *lines, *render.wrap_line("warning: ", *plain.result.warnings)])
+    return "\n".join([*render.fit_line("", title), *lines, *render.warning_lines(plain.result.warnings)])
 
 
 def cells(row: Choice) -> tuple[str, ...]:
@@ -88,7 +90,9 @@ def choose_algorithm(
 def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
     """Plot the error of the mean update against the rank, one line for each algorithm."""
     if len(ranks) < 2:
-        raise InvalidParameterError("--plot", path, "omitted with a single --rank", "give several ranks to plot them")
+        raise InvalidParameterError(
+            "--plot", path, "omitted with a single --rank", "repeat --rank to plot several ranks"
+        )
     errors = {(row.name, row.rank): row.utility.error for row in rows if row.algorithm}
     names = [name for name in dict.fromkeys(row.name for row in rows) if (name, ranks[-1]) in errors]
     columns = {name: [errors[name, rank] for rank in ranks] for name in names} | {"dp-sgd": [1.0] * len(ranks)}

@@ -114,7 +114,7 @@ def show_curves(
         write(table.text(style))
     warnings = dict.fromkeys(sentence for result in table.results for sentence in result.warnings)
     if warnings:
-        write("\n".join(render.wrap_line("warning: ", *warnings)), sys.stderr)
+        write("\n".join(render.warning_lines(warnings)), sys.stderr)
     return max((EXIT_CODES[result.outcome] for result in table.results), default=0)
 
 

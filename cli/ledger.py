@@ -7,13 +7,13 @@ from typing import Any
 from privproj.accounting.schedule import Composition, Remaining, remaining
 from privproj.assumptions import fixed_schedule
 from privproj.errors import InvalidParameterError, QueryError
-from privproj.io.files import read_bounded, read_data
+from privproj.io.files import read_bounded
 from privproj.io.ledger import LARGEST_LEDGER, Account, parse_ledger
-from privproj.io.run_file import from_data
 from privproj.result import Result, round_outward
 from privproj.run import percent
 
 from . import render
+from .kinds import LEDGER, expecting, read_run_file
 from .options import command_with, file_argument, json_option, option, options_from, requirements_option
 from .output import write
 from .query import EXIT_CODES
@@ -53,7 +53,7 @@ def ledger_command(file: str, delta: float | None, json: bool, verbose: bool) ->
 def read_started_ledger(file: str) -> tuple[Account, bytes]:
     """Return the account of a ledger that has a phase, and its content."""
     content = read_bounded(file, most=LARGEST_LEDGER)
-    with ledger_named_file():
+    with expecting(LEDGER, file), ledger_named_file():
         return parse_ledger(content, file).account, content
 
 
@@ -102,11 +102,11 @@ def report_text(account: Account, so_far: Result | None, planned: Result) -> str
     """Return which epsilon to report, with the reason."""
     of_plan = round_outward(planned.value or 0.0)
     if so_far is None:
-        return f"{of_plan}, the epsilon of the plan, as soon as anything is released"
+        return f"epsilon {of_plan} of the whole plan, from the first release on"
     if not account.stopped:
-        return f"{of_plan} (all planned steps completed)"
+        return f"epsilon {of_plan} (all planned steps completed)"
     number = round_outward(so_far.value or 0.0)
-    return f"{of_plan}, the epsilon of the plan ({number} only if no output influenced the decision to stop)"
+    return f"epsilon {of_plan} of the whole plan (epsilon {number} only if no output influenced the decision to stop)"
 
 
 def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool = False) -> str:
@@ -126,7 +126,7 @@ def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool =
         "requires": render.requirement_lines(summary["requirements"], verbose),
     }
     first = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
-    return "\n".join([*first, *render.label_lines(parts), *render.wrap_line("warning: ", *summary["warnings"])])
+    return "\n".join([*first, *render.label_lines(parts), *render.warning_lines(summary["warnings"])])
 
 
 # --- a run file ---------------------------------------------------------------------------------------
@@ -149,11 +149,20 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool, verbo
     Example:
       privproj remaining run.toml --epsilon 3 --delta 1e-5
     """
-    schedule = from_data(read_data(file), file)
+    schedule = read_run_file(file)
     summary, of_plan = plan_record(schedule, epsilon, delta)
-    summary |= {"epsilon": epsilon, "delta": delta}
+    summary |= {"epsilon": epsilon, "delta": delta, "warnings": [*summary["warnings"], *exceeded(summary, epsilon)]}
     write(render.as_json(summary) if json else remaining_text(summary, of_plan, verbose=verbose))
     return 0 if summary["fits"] else 4
+
+
+def exceeded(summary: dict[str, Any], epsilon: float) -> list[str]:
+    """Return a warning if the completed phases exceed the budget, or else the planned ones."""
+    if summary["epsilon_spent"] > epsilon:
+        return ["The completed phases exceed the budget. Release nothing more from these records, or raise the budget."]
+    if any(entry["would_exceed"] for entry in summary["phases"]):
+        return ["The planned phases exceed the budget. Plan fewer steps or more noise, or raise the budget."]
+    return []
 
 
 def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[dict[str, Any], Result]:
@@ -223,7 +232,7 @@ def remaining_text(
         "neighbors": render.neighbors_text(plan),
         "requires": render.requirement_lines(summary["requirements"], verbose),
     }
-    return "\n".join([*lines, *render.label_lines(parts), *render.wrap_line("warning: ", *summary["warnings"])])
+    return "\n".join([*lines, *render.label_lines(parts), *render.warning_lines(summary["warnings"])])
 
 
 COMMANDS = {"ledger": ledger_command, "remaining": remaining_command}

@@ -4,8 +4,8 @@ The command is a group of click commands, each of which is imported when it is c
 """
 
 import os
-import re
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from importlib import import_module
 from itertools import filterfalse
@@ -17,7 +17,7 @@ from privproj.parameters import is_printable, quoted
 from privproj.plugins import load, plugin_table
 from privproj.version import __version__
 
-from .options import Group
+from .options import Group, option_name, options_of, with_options
 from .output import complain
 
 # commands whose result is one number; they share a file
@@ -160,8 +160,10 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         return complain(usage_text(error), 2)
     except PrivprojError as error:
+        options = options_in(argv)
         is_named = isinstance(error, InvalidParameterError)
-        return complain(_sentence_of(error) if is_named else str(error), error.exit_code)
+        text = sentence_of(error, options) if is_named else with_options(str(error), options)
+        return complain(text, error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return complain("interrupted", 130)
     except RecursionError:
@@ -195,27 +197,25 @@ def run_command(argv: list[str]) -> int:
 # --- error messages --------------------------------------------------------------------------------
 
 
-def _sentence_of(error: InvalidParameterError) -> str:
-    """Return the message of an error, with parameter names written as options.
-
-    Parameters that the remedy says to give are written as options too.
-    """
+def sentence_of(error: InvalidParameterError, options: Collection[str]) -> str:
+    """Return the message of an error about a parameter, with parameter names written as options of the command."""
     name = option_name(error.name)
-    if name.startswith("--") and error.remedy.startswith("give "):
-        options = PARAMETERS_TO_GIVE.sub(lambda match: option_name(match[0]), error.remedy)
-        error = type(error)(error.name, error.value, error.expected, options)
-    return error.sentence(name)
+    if name == "--mechanism" and name not in options:
+        name = "MECHANISM"  # an argument
+    value = name if error.value is True and name in options else error.value  # a flag has no value
+    expected, remedy = (with_options(text, options) for text in (error.expected, error.remedy))
+    return type(error)(error.name, value, expected, remedy).sentence(name)
 
 
-def option_name(parameter: str) -> str:
-    """Return the option of a parameter, such as ``--dim`` for ``dim``."""
-    if parameter.startswith("-") or ":" in parameter or parameter.isupper():
-        return parameter
-    return "--" + {"layers": "layer", "ranks": "rank"}.get(parameter, parameter).replace("_", "-")
+def options_in(argv: list[str]) -> list[str]:
+    """Return the options of the command that the arguments call; none if they call no command."""
+    command: click.Command | None = cli
+    for word in argv:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), word)
+    return options_of(click.Context(command)) if command and command is not cli else []
 
-
-# parameters in remedies such as "give dim and rank, or layers"
-PARAMETERS_TO_GIVE = re.compile(r"(?<!the )\b(?:dim|rank|layers|columns|[a-z]+(?:_[a-z]+)+)\b")
 
 # options of other tools, and the options here
 USUAL_NAMES = {
@@ -258,11 +258,6 @@ def _hint(error: click.NoSuchOption, context: click.Context) -> str:
             return f"Did you mean '{name}{option.replace('--', ' ') if name == '--sampling' else ''}'?"
     owners = _neighbors_with(option, context)
     return f"It is an option of {', '.join(owners)}." if owners else ""
-
-
-def options_of(context: click.Context) -> list[str]:
-    """Return the names of the options of a command."""
-    return [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
 
 
 def _neighbors_with(option: str, context: click.Context) -> list[str]:

@@ -4,7 +4,8 @@ Most options come from declared parameters.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import getdoc, signature
 from typing import Any, get_args
 
@@ -141,8 +142,6 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
 
     Without ``names``, all documented parameters become options.
     """
-    import re
-
     documented = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", getdoc(function) or "", re.MULTILINE))
     parameters, options = signature(function).parameters, []
     # Without docstrings (python -OO) every parameter is an option without help.
@@ -190,6 +189,61 @@ def requirements_option() -> Once:
 def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[..., int]], click.Command]:
     """Return a decorator that makes a command of a function; its docstring is the help."""
     return click.command(name, params=[*options])
+
+
+# --- parameters in messages ---------------------------------------------------------------------------
+
+
+def option_name(parameter: str) -> str:
+    """Return a parameter as an option: ``--dim`` for ``dim``."""
+    if parameter.startswith("-") or ":" in parameter or parameter.isupper():
+        return parameter
+    return "--" + {"layers": "layer", "ranks": "rank"}.get(parameter, parameter).replace("_", "-")
+
+
+def options_of(context: click.Context) -> list[str]:
+    """Return the options of a command."""
+    return [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
+
+
+# a parameter with its value, such as "relation=replace"
+ASSIGNED = re.compile(r"(?<![\w.-])([a-z]+(?:_[a-z0-9]+)*)=([\w.+-]*\w)")
+
+# a name of several words, such as "batch_size"
+COMPOUND_NAME = re.compile(r"(?<![\w./-])[a-z]+(?:_[a-z0-9]+)+(?![\w/=-])")
+
+# Where a text has one of these phrases, a name of one word, such as "dim", is that of a parameter too.
+ABOUT_PARAMETERS = re.compile(
+    r"^(missing \w+; )?give |^omitted (if|with) |^given together|^\w+ needs sampling |\bif \w+ (is|are) given"
+)
+SIMPLE_NAME = re.compile(r"--[\w-]+ [\w-]+|(?<!the )(?<![\w.-])[a-z]+(?![\w=-])")  # or an option and the next word
+ENGLISH = ("--bound", "--data", "--date", "--model")  # options that such a text names as English words
+
+
+def with_options(text: str, options: Collection[str]) -> str:
+    """Return a message in which the parameters that are options of the command are written as options.
+
+    ``relation=replace`` becomes ``--relation replace``, and ``batch_size`` becomes ``--batch-size``. Names of other
+    parameters, such as keys of a file, stay.
+    """
+
+    def assigned(match: re.Match[str]) -> str:
+        option, value = option_name(match[1]), match[2]
+        return match[0] if option not in options else option if value == "True" else f"{option} {value}"
+
+    def named(match: re.Match[str]) -> str:
+        option = option_name(match[0])
+        return option if option in options and option not in ENGLISH else match[0]
+
+    is_about_parameters = ABOUT_PARAMETERS.search(text)
+    text = COMPOUND_NAME.sub(named, ASSIGNED.sub(assigned, text))
+    return SIMPLE_NAME.sub(named, text) if is_about_parameters else text
+
+
+def in_command(text: str) -> str:
+    """Return a message of the command that is running, with its options in place of parameters."""
+    context = click.get_current_context(silent=True)
+    return text if context is None else with_options(text, options_of(context))
 
 
 # --- groups and headings ------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from privproj.mechanisms.registry import find_bound, mechanism_named
 
 from . import render
 from .explain import data, spelling
+from .main import ONE_NUMBER
 from .options import command_with, completing, csv_option, json_option
 
 # verdict on an item, by the status of its bound
@@ -114,9 +115,9 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
     """Return the labeled texts of an item that are not empty."""
     parts = {
         "verdict": item["verdict"] + (f" (docs/proofs.md, {item['proof']})" if "proof" in item else ""),
-        "reason": item.get("reason", ""),
+        "reason": render.as_sentence(item.get("reason", "")),
         "command": item.get("command", ""),
-        "value": f"{item['value']:.7g}" if "value" in item else "",
+        "value": value_text(item),
         "improved": f"{item['improved_value']:.7g} by {item['improved']}: {item['improved_command']}"
         if "improved" in item
         else "",
@@ -124,6 +125,20 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
         "deviation": item.get("deviation", ""),
     }
     return {label: text for label, text in parts.items() if text}
+
+
+def value_text(item: dict[str, Any]) -> str:
+    """Return the value of an item with its quantity; empty without a value."""
+    return f"{item['value']:.7g} ({quantity_of(item)})" if "value" in item else ""
+
+
+def quantity_of(item: dict[str, Any]) -> str:
+    """Return the name of the quantity that the command of an item computes."""
+    query = item["command"].split()[1]
+    quantity = item.get("key", "value")
+    if quantity == "value":
+        quantity = query if query in ONE_NUMBER else "epsilon"
+    return {"auc": "AUC"}.get(quantity, render.SYMBOLS.get(quantity, quantity)).replace("_", " ")
 
 
 def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from .options import (
     SectionedCommand,
     completing,
     csv_option,
+    in_command,
     json_option,
     option,
     option_of,
@@ -359,7 +360,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, csv: bool,
     Bounds without an assumption on the data come first, and tighter bounds come before looser ones.
     """
     if json and csv:
-        raise InvalidParameterError("--csv", "and --json", "given without --json")
+        raise InvalidParameterError("--csv", True, "omitted if --json is given")
     rows = privproj.compare(mechanism, **target, **run)
     # In JSON, a bound without a result has its name and the reason.
     records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
@@ -368,7 +369,8 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, csv: bool,
     else:
         write(render.as_json(records) if json else render.comparison_text(rows, verbose))
     if not any(row.result and row.result.value is not None for row in rows):
-        complain(f"no bound supports this query. The first of them: {rows[0].reason}", 0)
+        name, reason = rows[0].bound.name, in_command(rows[0].reason)
+        complain(f"no bound supports this query; {reason if name in reason else f'{name}: {reason}'}", 0)
     outcomes = {row.result.outcome if row.result else Outcome.UNSUPPORTED for row in rows}
     return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.UNSUPPORTED} else 4
 

@@ -1,6 +1,7 @@
 """Render results as text and JSON. Text rounds to four significant digits on the safe side."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,8 @@ from privproj.assumptions import Requirement, short_name
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.run import ASSUMED_POISSON, Run, describe_run
 from privproj.sampling import IN_EPOCHS
+
+from .options import in_command
 
 if TYPE_CHECKING:
     from privproj.accounting.comparison import Comparison
@@ -18,6 +21,8 @@ MOST_NAMES = 6  # owners that are named before one assumption
 
 WIDEST = 100  # columns of a line
 EXPLAIN_V, EXPLAIN_NAME = "(-v explains each)", "(`privproj explain NAME` explains each)"  # after requirements
+
+UNBROKEN = re.compile(rf"{re.escape(EXPLAIN_V)}|\(\d+ of \d+ checks\)")  # texts that stay on one line
 
 NARROWEST = 40  # columns below which lines are not wrapped
 
@@ -106,7 +111,7 @@ def answer_text(
     requirements = {"requires": requirement_lines(result.requirements, verbose)}
     lines = [*(first or result_lines(result))]
     lines += label_lines({**parts, **details, "certified": certified_text(result), **requirements})
-    return "\n".join([*lines, *wrap_line("warning: ", *result.warnings)])
+    return "\n".join([*lines, *warning_lines(result.warnings)])
 
 
 def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
@@ -255,7 +260,7 @@ def numerics_text(result: Result) -> str:
     if proof is not None and "grid_step" in proof:
         return ""
     if composer is None and "tau" in numerics:
-        return f"tau = {numerics['tau']:.6g}, the threshold of the captured energy"
+        return f"tau = {numerics['tau']:.6g}, threshold on the share of the squared norm that the projection keeps"
     if composer is None:
         return f"an epoch as a {numerics['epoch']}, {numerics['atoms']} atoms; {bounded}" if "epoch" in numerics else ""
     if "orders" in numerics:
@@ -307,11 +312,19 @@ def fit_line(label: str, text: str) -> list[str]:
     return [label + text] if width is None or len(label + text) < min(width, WIDEST) else wrap_line(label, text)
 
 
+# labels of lists of sentences: each of several sentences begins with a dash
+LISTS = ("assumes", "requires", "meaning", "no value", "failed", "passed", "differs", "unproved")
+
+
 def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
     """Return each text after its label, wrapped; empty texts are omitted."""
     lines = []
     for label, texts in parts.items():
         first, *rest = [texts] if isinstance(texts, str) else [*texts] or [""]
+        if rest and label in LISTS:
+            lines += wrap_line(f"  {label + ':':<10} - ", first)
+            lines += wrap_line(" " * (3 + max(10, len(label) + 1)) + "- ", *rest)
+            continue
         lines += wrap_line(f"  {label + ':':<10} ", first)
         lines += wrap_line(" " * (3 + max(10, len(label) + 1)), *rest)
     return lines
@@ -328,9 +341,14 @@ def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
     settings: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
     lines = []
     for text in (" ".join(text.split()) for text in texts):
-        unbroken = text.replace(EXPLAIN_V, EXPLAIN_V.replace(" ", "\u00a0"))  # on one line
+        unbroken = UNBROKEN.sub(lambda match: match[0].replace(" ", "\u00a0"), text)
         lines += wrap(unbroken, most - 1, initial_indent=label, **settings)
     return [line.replace("\u00a0", " ") for line in lines]
+
+
+def warning_lines(warnings: Iterable[str]) -> list[str]:
+    """Return each warning after its label, wrapped, with parameters as options of the command."""
+    return wrap_line("warning: ", *map(in_command, warnings))
 
 
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
@@ -353,8 +371,9 @@ def headline(result: Result) -> str:
         return f"{name}: nothing fits {at}"
     if result.outcome is Outcome.VACUOUS:
         return f"{name}: {'nothing below 1' if name == 'delta' else f'no finite {name}'} {at}"
+    only = ", only under an assumption on the data" if result.data_assumptions else ""
     if name == "rank" and result.lower not in (None, value):
-        return f"rank = {result.lower} to {value}  (smallest and largest that meet {target})"
+        return f"rank = {result.lower} to {value}  (smallest and largest that meet {target}){only}"
     number = delta_shown(value) if name == "delta" else round_outward(value, up=result.side is not Side.LOWER)
     smallest = quantity == "sigma" or (name == "rank" and result.side is Side.UPPER)
     side = str(result.side)
@@ -366,7 +385,6 @@ def headline(result: Result) -> str:
         side = f"{'smallest' if smallest else 'largest'} that meets {target}"
     elif target:
         side = f"{side}, {at}"
-    only = ", only under an assumption on the data" if result.data_assumptions else ""
     return f"{name} {number}  ({side}){only}" if number.startswith("<") else f"{name} = {number}  ({side}){only}"
 
 
@@ -417,7 +435,7 @@ def run_text(result: Result, verbose: bool = False) -> str:
 GDP_NOTES = (
     "delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon. G_mu is the privacy profile of mu-GDP.",
     "f(a) >= g(a) - slack at every false positive rate a. f is the smallest false negative rate of an attack, and g is "
-    "the trade-off function of mu-GDP. No slack is needed if a and g(a) are at least the printed rate.",
+    "the trade-off function of mu-GDP. No slack is needed if a and g(a) are at least the printed rate (exact_from).",
     "regret: how much mu overstates the risk. For every prior, the best attack on mu-GDP succeeds with at most this "
     "much more probability than the best attack that the bound allows. 0 means no loss.",
 )
@@ -460,10 +478,11 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.bound.name not in results:
-            reasons.setdefault((row.reason if verbose else row.short) or "no number", []).append(row.bound.name)
+            reason = in_command((row.reason if verbose else row.short) or "no number")
+            reasons.setdefault(reason, []).append(row.bound.name)
     parts["no value"] = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
     warnings = dict.fromkeys(text for result in results.values() for text in result.warnings)
-    return "\n".join([*lines, *label_lines(parts), *wrap_line("warning: ", *warnings)])
+    return "\n".join([*lines, *label_lines(parts), *warning_lines(warnings)])
 
 
 def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
@@ -482,6 +501,13 @@ def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
     return lines
 
 
+def as_sentence(text: str) -> str:
+    """Return a text that ends with a period, and begins with a capital letter unless its first word is a name."""
+    word = text.partition(" ")[0]
+    is_name = word == "privproj" or not word.isalpha()
+    return f"{text[:1] if is_name else text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
 def bound_record(bound: "Bound") -> dict[str, Any]:
     """Return the record of a bound as plain values."""
     names = ("name", "summary", "formula", "source", "proof", "example", "status", "relations", "version")
@@ -497,7 +523,7 @@ def bound_page(bound: "Bound") -> list[str]:
         "formula": bound.formula,
         "source": bound.citation,
         "status": f"{bound.status}{conditional}",
-        "reason": bound.reason,
+        "reason": as_sentence(bound.reason),
         "neighbors": ", ".join(bound.relations),
         "requires": requirement_lines(bound.requirements(bound.mechanism), None),
     }

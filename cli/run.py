@@ -5,12 +5,12 @@ from typing import Any
 from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu
 from privproj.accounting.schedule import Composition, calibrate_noise, dp_sft
 from privproj.errors import InvalidParameterError
-from privproj.io.files import check_not_same_file, read_data, write_data
-from privproj.io.run_file import from_data
+from privproj.io.files import check_not_same_file, write_data
 from privproj.result import Result
 from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
+from .kinds import read_run_file
 from .options import (
     Once,
     OneOf,
@@ -60,7 +60,7 @@ def run_command(
     A phase may also be an event of dp-accounting: event = { type = "ZCDpEvent", rho = 0.1 }
     """
     check_not_same_file("--output", output, file)
-    schedule = from_data(read_data(file), file)
+    schedule = read_run_file(file)
     of_risk = any(value is not None for value in risk.values())
     if gdp:
         if of_risk or calibrate or epsilon is not None:
@@ -107,7 +107,7 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
             )
     elif of_risk:
         raise InvalidParameterError(
-            "--calibrate", "nothing", "a flag", "an attack risk is a target of --calibrate only"
+            "--calibrate", "nothing", "a flag", "an attack risk (--advantage, --tpr, --fpr) needs it"
         )
     elif (epsilon is None) == (delta is None):
         raise InvalidParameterError(

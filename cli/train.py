@@ -56,9 +56,13 @@ def command(output: str | None, resume: str | None, json: bool, **options: Any) 
                 classifier.begin_run(settings, folder)
     try:
         training = classifier.ClassifierTraining(settings, folder)
-    except BaseException:
+    except BaseException as error:
         if resume is None and processes.first:
             classifier.remove_unused_folder(folder)
+        if isinstance(error, InvalidParameterError) and error.name == "rank" and error.is_missing:
+            raise InvalidParameterError(
+                "rank", "nothing", error.expected
+            ) from None  # Method is not on the command line
         raise
     try:
         with bar(training.total, "training", hidden=not processes.first) as step:

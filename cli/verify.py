@@ -14,11 +14,12 @@ from privproj.result import Result, round_outward
 from privproj.sampling import NeighboringRelation
 
 from . import render
+from .kinds import LEDGER_BEGINS, remedy_for
 from .ledger import ledger_named_file, overview, planned_delta
 from .options import command_with, file_argument, json_option, option, requirements_option
 from .output import write
 
-NO_KEY = "that the file records this run: its hash chain has no key and can be rewritten or cut"
+NO_KEY = "that the file records this run: its hash chain has no key, so it can be rewritten or cut at its end"
 NOT_THE_PROGRAM = "that the program met the requirements"
 UNPROVED = [NO_KEY, NOT_THE_PROGRAM]  # what no check of a ledger can establish
 MISSING = (
@@ -119,7 +120,7 @@ def read_document(file: str) -> tuple[str, bytes, str]:
     is too large; only a ledger may be long.
     """
     content = read_bounded(file, most=LARGEST_LEDGER)
-    if content.startswith(b'{"ledger"'):
+    if content.startswith(LEDGER_BEGINS):
         return "ledger", content, file
     if len(content) > LARGEST_FILE:
         raise InvalidParameterError("FILE", file, f"a file of at most {LARGEST_FILE} bytes, unless it is a ledger")
@@ -128,7 +129,8 @@ def read_document(file: str) -> tuple[str, bytes, str]:
         if kind.recognizes(content):
             return name, content, file
     *nouns, last = ["a ledger", *(kind.noun for kind in kinds.values())]
-    raise InvalidParameterError("FILE", file, f"{', '.join(nouns)} or {last}", _why_unknown(content))
+    remedy = remedy_for(content) or _why_unknown(content)
+    raise InvalidParameterError("FILE", file, f"{', '.join(nouns)} or {last}", remedy)
 
 
 def _why_unknown(content: bytes) -> str:
@@ -176,7 +178,7 @@ def render_verdict(
         word = "FAILS" if verdict.word == "fails" else verdict.word
         lines = render.wrap_line(f"{word}: ", f"{what} ({count})")
         lines += render.label_lines({"failed": failed, "passed": passed if verbose else ()})
-        return "\n".join([*lines, *more, *render.label_lines(texts), *render.wrap_line("warning: ", *warnings)])
+        return "\n".join([*lines, *more, *render.label_lines(texts), *render.warning_lines(warnings)])
 
     return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, text
 

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from privproj_cli.papers import papers
+from privproj_cli.papers import papers, value_text
+from privproj_cli.render import as_sentence
 
 DOCS = Path(__file__).parent
 HEADER = "<!-- Written by docs/build.py from cli/papers.toml and the registry: edit those. -->\n"
@@ -50,7 +51,7 @@ def section(paper: dict[str, Any]) -> str:
     early = " (early version)" if paper["number"].endswith("early") else ""
     title = f"## {paper['title']}\n\narXiv {paper['number'].partition('-')[0]}{early}. {paper.get('note', '')}".rstrip()
     rows = [f"| {' | '.join(cells(item))} |\n" for item in paper["item"]]
-    values = "Values are epsilon unless the subject says otherwise; the command below has the parameters.\n\n"
+    values = "Values are epsilon unless another quantity is named. The command below has the parameters.\n\n"
     table = "| item | subject | verdict | published | privproj |\n| --- | --- | --- | --- | --- |\n" + "".join(rows)
     return f"{title}\n\n{values}{table}\n{''.join(map(details, paper['item']))}"
 
@@ -60,21 +61,17 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
     verdict = item["verdict"]
     if "proof" in item:
         verdict += f" ([{item['proof']}](proofs.md#{item['proof'].lower()}))"
-    value = f"{item['value']:.7g}" if "value" in item else ""
     improved = f"{item['improved_value']:.7g} ({item['improved']})" if "improved" in item else ""
-    return tuple(map(_cell, (item["name"], item["subject"], verdict, value, improved)))
+    return tuple(
+        map(_cell, (item["name"], item["subject"], verdict, value_text(item).removesuffix(" (epsilon)"), improved))
+    )
 
 
 def details(item: dict[str, Any]) -> str:
     """Return the command, the reason and the deviation of an item; empty if it has none."""
     lines = [f"`{item[key]}`" for key in ("command", "figure") if key in item]
-    lines += [_sentence(item[key]) for key in ("reason", "deviation") if item.get(key)]
+    lines += [as_sentence(item[key]) for key in ("reason", "deviation") if item.get(key)]
     return f"* **{item['name']}.** {' '.join(map(_cell, lines))}\n" if lines else ""
-
-
-def _sentence(text: str) -> str:
-    """Return a text that begins with a capital letter and ends with a period."""
-    return f"{text[0].upper()}{text[1:].rstrip('.')}."
 
 
 def _cell(text: str) -> str:

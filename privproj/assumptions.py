@@ -52,9 +52,9 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "Under zero-out and replace, neighboring datasets have the same number of records, which is public. Under "
-        "add-remove, their numbers differ, so the sampling rate, the number of steps and the divisor of the sums must "
-        "be constants that were fixed without the number of records.",
+        "Under zero-out and replace, the number of records is public, because neighboring datasets have the same "
+        "number. Under add-remove, their numbers differ. Then fix the sampling rate, the number of steps and the "
+        "divisor of the sums as constants, without using the number of records.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
@@ -278,16 +278,18 @@ class DataAssumption(Enum):
         "{second} after it, with 1 - cosine <= {m}; the part within the span changes by at most {alpha}; the "
         "sensitivity is {size}"
     )
-    EIGENVALUE_RATIO = (
-        "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= {least} for all neighboring Q and Q'"
+    EIGENVALUE_RATIO = (  # (lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= Gamma
+        "for all neighboring query matrices Q and Q': (smallest eigenvalue of Q Q^T) + (noise variance) / (variance of "
+        "the entries of the sketching matrix) >= {least} times the Frobenius norm of Q Q^T - Q' Q'^T"
     )
-    EIGENVALUE_FLOOR = "lambda_min(Q Q^T) >= {limit} for every dataset"
-    SENSITIVITY = "|Q - Q'|_F <= {limit} for all neighboring Q and Q'"
-    FROBENIUS_NORM = "|Q|_F <= {limit} for every dataset"
-    RECORD_IS_COLUMN = "one record is one column of Q, so Q Q^T - Q' Q'^T has rank one"
-    EIGENVALUE_RATIO_OF_COLUMN = (
-        "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {least} for both neighbors, where B_S bounds the norm of "
-        "the column that is added or removed"
+    EIGENVALUE_FLOOR = "for every dataset, the eigenvalues of Q Q^T are at least {limit}, where Q is the query matrix"
+    SENSITIVITY = "the Frobenius norm of Q - Q' is at most {limit} for all neighboring query matrices Q and Q'"
+    FROBENIUS_NORM = "the Frobenius norm of the query matrix is at most {limit} for every dataset"
+    RECORD_IS_COLUMN = "one record is one column of the query matrix Q, so Q Q^T - Q' Q'^T has rank one"
+    EIGENVALUE_RATIO_OF_COLUMN = (  # (lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= Gamma
+        "for both neighboring query matrices Q: (smallest eigenvalue of Q Q^T) + (noise variance) / (variance of the "
+        "entries of the sketching matrix) >= {least} times the square of B, which bounds the norm of the column that "
+        "is added or removed"
     )
     RECORDS_PER_USER = "one user contributes at most {count} records, each {handled} independently"
 

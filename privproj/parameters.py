@@ -95,7 +95,8 @@ def _converted(convert: Callable[[Any], Any], name: str, value: object, expected
     except (TypeError, ValueError, OverflowError):
         is_quoted = isinstance(value, str) and value.strip()[:1].isdigit()
         advice = "write the number without quotes" if is_quoted else ""
-        raise InvalidParameterError(name, value, expected, advice) from None
+        actual = f"the text {quoted(value)}" if isinstance(value, str) else value
+        raise InvalidParameterError(name, actual, expected, advice) from None
 
 
 # characters that change the text direction

@@ -181,11 +181,14 @@ class Run:
         scheme = Sampling.POISSON if self.sampling is None else member_named(Sampling, "sampling", self.sampling)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
+            instead = (
+                "use batches=T instead of sampling_rate, and" if "batches" in record.options else "omit it, and use"
+            )
             raise InvalidParameterError(
                 "sampling_rate",
                 rate,
-                f"1 with {scheme} sampling",
-                "one step is one epoch. Omit the rate, give the number of batches, and count the epochs as steps",
+                f"1 with {scheme} sampling, where a step is an epoch",
+                f"{instead} steps=E for E epochs",
             )
         self._parse_batches(scheme)
         if self.max_batch_size is not None and rate == 1.0:
@@ -223,10 +226,7 @@ class Run:
         if self.dataset_size is not None:
             object.__setattr__(self, "public_size", True)
             if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
-                expected = (
-                    f"a size for which sampling_rate * dataset_size is an integer "
-                    f"(sampling_rate = {self.sampling_rate:g})"
-                )
+                expected = f"a size whose product with the sampling rate, {self.sampling_rate:g}, is an integer"
                 raise InvalidParameterError("dataset_size", self.dataset_size, expected)
 
     @property
@@ -371,17 +371,22 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
     sampled = isinstance(rate, int | float) and 0.0 < rate < 1.0 and not in_epochs
     private = has_size and keys.get("public_size") is False
     twice = {"sampling_rate": "batch_size", "steps": "epochs", "public_size": "batch_size", "batches": "batch_size"}
+    rate_twice = sized and "sampling_rate" in keys
+    counts = "steps" if query == "rate" else "steps or epochs"
+    of_batch = "give dataset_size, and epochs or steps, with a batch size" if once else "a batch size needs it"
     rules = (
-        (sized and not has_size, "dataset_size", "a batch size needs it"),
+        (rate_twice and not has_size, "sampling_rate", "omitted if batch_size is given"),
+        (sized and not has_size, "dataset_size", of_batch),
         (capped and not has_size, "dataset_size", "a maximum batch size needs it"),
-        (uncounted, "batch_size", "epochs needs batch_size and dataset_size"),
+        (uncounted, "batch_size", "give batch_size and dataset_size with epochs"),
         *((a in keys and b in keys, a, f"omitted if {b} is given") for a, b in twice.items()),
         (private, "public_size", "true if dataset_size is given"),
         (unsampled, "sampling", "omitted without a sampling rate"),
         (sized and once, "epochs", "give epochs or steps (one sampled release is steps 1)"),
-        ((sampled or query == "rate") and once, "steps", "give steps or epochs (one sampled release is steps 1)"),
+        ((sampled or query == "rate") and once, "steps", f"give {counts} (one sampled release is steps 1)"),
     )
-    remedies = {"sampling": "give sampling_rate, or batch_size and dataset_size"}
+    rate_or_sizes = "give sampling_rate, or batch_size and dataset_size"
+    remedies = {"sampling": rate_or_sizes, "sampling_rate": rate_or_sizes}
     for broken, name, expected in rules:
         if broken:
             remedy = remedies.get(name, "") if name in keys else expected

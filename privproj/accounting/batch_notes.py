@@ -14,6 +14,9 @@ from privproj.run import Run
 # note on every number for shuffled batches (C17, C27)
 NO_AMPLIFICATION = "No amplification is proved for shuffled batches: an epoch counts as one release of each record."
 
+# remedy if the lower bound for shuffled batches is not known
+FOR_LOWER_BOUND = "For a lower bound, give the number of batches in an epoch (batches=T)."
+
 SEES_PROJECTIONS = "an adversary who observes the projections"  # the adversary of C4
 
 # parameters of a run without truncated batches
@@ -114,7 +117,7 @@ def _note_shuffling(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[Lo
     if not shuffled:
         return None, []
     if any(phase.run.batches is None for phase in shuffled):
-        return None, [f"{NO_AMPLIFICATION} Set batches, the number of batches in an epoch, for a lower bound."]
+        return None, [f"{NO_AMPLIFICATION} {FOR_LOWER_BOUND}"]
     of_delta = fields["quantity"] == "delta"
     goal = fields.get("epsilon") if of_delta else fields.get("log10_delta")
     if goal is None:

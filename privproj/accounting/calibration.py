@@ -211,7 +211,7 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
     wanted = arguments.get("sampling")
     wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted
     if wanted in IN_EPOCHS:
-        remedy = f"with {wanted} sampling, calibrate the number of epochs with steps"
+        remedy = f"with {wanted} sampling, calibrate the number of epochs with the query steps"
         raise InvalidParameterError("sampling", wanted, "poisson or fixed to calibrate the sampling rate", remedy)
     return _calibrate("rate", mechanism, _solve_rate, {**arguments, "sampling": wanted, "sampling_rate": 0.5})[2]
 
@@ -277,7 +277,7 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
     if parameter not in vars(mechanism):
         kinds = [kind for kind in map(mechanism_named, mechanism_names()) if parameter in kind.__dataclass_fields__]
         names = ", ".join(kind.name for kind in kinds if kind.finds_rank or parameter != "rank")
-        expected = f"a mechanism that has the parameter {parameter}"
+        expected = f"a mechanism with a {parameter.replace('_', ' ')}"
         raise InvalidParameterError("mechanism", mechanism.name, expected, f"use one of {names}")
     if vars(mechanism)[parameter] is not None:
         raise InvalidParameterError(parameter, vars(mechanism)[parameter], f"omitted, because {quantity} calibrates it")

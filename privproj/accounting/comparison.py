@@ -118,7 +118,7 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
     # before the first period, colon, semicolon or comma that is not in parentheses
     reason = re.split(r"[.:;,] (?![^(]*\))", message.strip().removesuffix("."), maxsplit=1)[0]
     kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
-    if reason.startswith(f"is {bound.status} and is not"):
+    if f"{bound.name} is {bound.status}" in str(error):
         reason = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"
     return kind.get(getattr(error, "outcome", ""), "") + reason.removeprefix("is ")
 

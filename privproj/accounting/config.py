@@ -116,7 +116,9 @@ def check_type(name: str, value: Any, kind: Kind) -> Any:
         InvalidParameterError: The value has another type, or contains control characters.
     """
     if not kind.fits(value):
-        raise InvalidParameterError(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.description)
+        actual = f"the text {quoted(value)}" if isinstance(value, str) else _cut(value)
+        is_number = kind.rule.get("type") in ("integer", "number") and str(value).strip()[:1].isdigit()
+        raise InvalidParameterError(name, actual, kind.description, "write the number without quotes" * is_number)
     if not is_printable(value):
         raise InvalidParameterError(name, quoted(value), "printable text without line breaks")
     return value

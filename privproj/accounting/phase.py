@@ -100,7 +100,11 @@ class Phase:
     def _check(self) -> None:
         bound, relation = self.bound, self.run.relation
         if not bound.guarantees(self.mechanism) and not self.allow_refuted:
-            raise UnsupportedError(f"the bound {bound.name} is {self.status} and is not a guarantee: {bound.reason}")
+            kind = type(self.mechanism)
+            flaw = f"the bound {bound.name} is {self.status} and is not a guarantee"
+            if not any(other.guarantees(self.mechanism) for other in bounds_of(kind)):
+                flaw = f"no bound of {kind.name} is a guarantee; {bound.name} is {self.status}"
+            raise UnsupportedError(f"{flaw}: {bound.reason}")
         scheme = self.run.scheme
         if scheme.varies_in_size and not self.mechanism.poisson:
             raise UnsupportedError(

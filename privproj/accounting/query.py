@@ -493,8 +493,8 @@ def build_result(
             result["data_assumptions"] = (*result["data_assumptions"], Requirement.MEASURED_ROUNDING)
             result["status"] = Status.CONDITIONAL if result["status"] is Status.PROVED else result["status"]
         if query.grid_step is not None and "grid_step" not in numerics:
-            unused = f"discretization={query.grid_step:g} had no effect: "
-            warnings.append(unused + f"{result['bound']} does not compose on a grid here.")
+            unused = f"discretization={query.grid_step:g} had no effect, because "
+            warnings.append(unused + f"{result['bound']} does not compose on a grid here. Omit it.")
     if query.has_batch_notes and any(phase.run.max_batch_size or phase.run.scheme.is_shuffled for phase in phases):
         from privproj.accounting.batch_notes import WHOLE_BATCHES, describe_batches
 
@@ -505,7 +505,7 @@ def build_result(
         warnings += warnings_of_delta(known_size(phases), result.get("delta"))
     refuted = unique(phase.bound.reason for phase in phases if not phase.bound.guarantees(phase.mechanism))
     if refuted and value is not None:
-        warnings += [f"NOT A GUARANTEE: {reason}" for reason in refuted]
+        warnings += [f"NOT A GUARANTEE: {reason}." for reason in refuted]
         result |= {"side": Side.NONE, "outcome": Outcome.UNSUPPORTED, "interval": UNKNOWN}
     return Result(**{**result, "warnings": tuple(warnings)})
 
@@ -587,7 +587,8 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
     interval = read_epsilon(curve, target)
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
     if interval.upper == math.inf:
-        note = f"This bound gives no finite epsilon at this delta. Use a larger delta or {query.remedy}."
+        bound = " + ".join(unique(phase.bound.name for phase in query.phases))
+        note = f"The bound {bound} gives no finite epsilon at this delta. Use a larger delta or {query.remedy}."
         named = [
             phase.mechanism
             for phase in query.phases

@@ -698,7 +698,7 @@ class TiltedSum:
 def _too_long(cells: int, most: int, step: float) -> GridSizeError:
     return GridSizeError(
         f"the composed grid needs {cells:.2g} cells at discretization={step:.3g}, more than {most:.2g}. Use a larger "
-        f"discretization, or: {REMEDY}"
+        f"discretization, or {REMEDY[0].lower()}{REMEDY[1:]}"
     )
 
 

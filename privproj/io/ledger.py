@@ -79,8 +79,8 @@ CUT_SHORT = "A crash cut off a line of this ledger. The line counts as a release
 
 # warning for a phase that made fewer or more steps than planned
 STOPPED = (
-    "Phase {name} made {steps} of {planned} planned steps. If outputs influenced this decision, report the epsilon of "
-    "the plan."
+    "Phase {name} made {steps} of {planned} planned steps. If outputs influenced this number of steps, report the "
+    "epsilon of the whole plan."
 )
 
 

@@ -48,8 +48,8 @@ OPTIONS = {"nogil": True, "error_model": "numpy"}
 """Options of numba for every function. The cache depends on them, because they change the machine code."""
 
 CACHE_NOT_WRITABLE = (
-    "expected a writable folder for machine code, got none: large tables are slower, because every process runs plain "
-    "Python or compiles again; set NUMBA_CACHE_DIR to a writable folder"
+    "there is no writable folder for machine code, so every process runs plain Python or compiles again, and large "
+    "tables are slower. Set NUMBA_CACHE_DIR to a writable folder."
 )
 """Warning, issued once, that numba cannot cache machine code."""
 

@@ -176,6 +176,15 @@ def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
 # --- passes -----------------------------------------------------------------------------------------
 
 
+def check_batch_norm(layers: Iterable[nn.Module]) -> None:
+    """Raise for a layer of BatchNorm in training mode, which mixes the records of a batch and counts them."""
+    for layer in layers:
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
+            kind, expected = type(layer).__name__, "one without BatchNorm in training mode"
+            remedy = "replace it by nn.GroupNorm, or call eval() on it before make_private and before each step"
+            raise InvalidParameterError("module", f"{kind} in training mode", expected, remedy)
+
+
 class Recorder:
     """A runner of loss functions, which stores per-example gradients in trained tensors.
 
@@ -352,11 +361,7 @@ class Recorder:
                 raise InvalidParameterError(
                     "module", f"{kind} with a backward hook", "one without backward hooks", remedy
                 )
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
-                remedy = "replace it by nn.GroupNorm, or call eval() on it before each step"
-                raise InvalidParameterError(
-                    "module", f"{kind} in training mode", "one without BatchNorm in training mode", remedy
-                )
+        check_batch_norm(self.layers)
 
     def _refuse(self, what: str, remedy: str) -> None:
         """Clear the gradients and raise :class:`InvalidParameterError`."""

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from privproj.errors import InvalidParameterError, unknown_name
 from privproj.io.ledger import Account, Ledger, read_ledger
-from privproj.parameters import integer, real
+from privproj.parameters import integer, quoted, real
 from privproj.sampling import SCHEMES, NeighboringRelation, Sampling, member_named
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load
@@ -30,6 +30,7 @@ from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
 from privproj.training.dataset import ANOTHER_LEDGER, Sidecar, Stamps, check_distinct, identity
 from privproj.training.generators import EpochSecrets, streams
 from privproj.training.optimizer import PrivateOptimizer, ReleaseCounter
+from privproj.training.per_record import check_batch_norm
 from privproj.training.plan import Clipping, Drawing, Method, Plan, batches_of, calibrated, rate_and_steps
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import NoisySum
@@ -44,6 +45,9 @@ OPACUS_NAMES = {
     "batch_first": "not needed", "total_steps": "steps",
 }  # fmt: skip
 """Arguments of Opacus' ``PrivacyEngine``, with what says the same here."""
+
+# options of an algorithm that are given to Method, each with an algorithm that has the option
+OWNERS = {"rank": "m2", "frame": "m2", "subspace": "dp-sft", "every": "flora", "beta": "flora", "bound": "dp-sgd"}
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
 """What the three objects of torch have to be."""
@@ -89,7 +93,7 @@ def make_private(
 
     Args:
         module: The module to train: its tensors with ``requires_grad``, in float32 or float64. Its forward pass must
-            not write to buffers, as BatchNorm does in training mode.
+            not write to buffers. A layer of BatchNorm in training mode raises an error.
         optimizer: A torch optimizer over exactly these tensors. It receives released gradients only.
         data_loader: The loader whose dataset, batch size and ``collate_fn`` are used. Its batches are not: new batches
             are drawn as accounted. A loader with its own sampler raises an error.
@@ -164,6 +168,10 @@ def make_private(
             raise InvalidParameterError(name, unknown[name], "omitted", remedy)
     if unknown:
         name, value = next(iter(unknown.items()))
+        if name in OWNERS:
+            owner = algorithm if isinstance(algorithm, str) and algorithm != "dp-sgd" else OWNERS[name]
+            remedy = f'pass algorithm=Method("{owner}", {name}={quoted(value)})'
+            raise InvalidParameterError(name, quoted(value), "given with the algorithm", remedy)
         allowed = [key for key in signature(make_private).parameters if key != "unknown"]
         raise unknown_name("argument", value, "argument of make_private", allowed, word=name)
     if isinstance(data_loader, PrivateLoader):
@@ -175,6 +183,7 @@ def make_private(
     _check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     if (earlier := _RUNS.get(module)) is not None and (run := earlier()) is not None and not run.has_released:
         run.close()
+    check_batch_norm(module.modules())
     check_loader(data_loader)
     check_distinct(data_loader.dataset)
     drawing, method = batches_of(batches), algorithm if isinstance(algorithm, Method) else Method(algorithm)

@@ -111,16 +111,16 @@ class Settings:
         two_stages = ("sampling", "poisson"), ("max_batch_size", None), ("adaptive_clipping_sigma", None)
         for name, only in two_stages if self.mechanism == "dp-sft" else ():
             if getattr(self, name) != only:
-                expected = f"{only or f'no {name}'} with {self.mechanism}, whose two stages are planned so"
+                expected = f"{only or 'omitted'} with {self.mechanism}"
                 raise InvalidParameterError(name, getattr(self, name), expected)
         for name, sampling in (("max_batch_size", "poisson"), ("batches", "balls-in-bins")):
             if getattr(self, name) is not None and self.sampling != sampling:
-                expected = f"no {name} with {self.sampling} sampling, but with {sampling}"
-                raise InvalidParameterError(name, getattr(self, name), expected)
+                expected, remedy = f"omitted for {self.sampling} sampling", f"{name} needs sampling {sampling}"
+                raise InvalidParameterError(name, getattr(self, name), expected, remedy)
         if self.batches is not None and self.batch_size is not None:
-            raise InvalidParameterError("batches", self.batches, "either batches or batch_size, not both")
+            raise InvalidParameterError("batches", self.batches, "omitted if batch_size is given")
         if self.adaptive_clipping_sigma is not None and self.clipping != "joint":
-            raise InvalidParameterError("clipping", self.clipping, "joint with an adaptive clip, which is one for all")
+            raise InvalidParameterError("clipping", self.clipping, "joint with adaptive_clipping_sigma")
 
     def _check_options_of_one_algorithm(self) -> None:
         """Check the options of single algorithms, and set the default learning rate."""

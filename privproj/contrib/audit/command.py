@@ -77,7 +77,7 @@ def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> 
         "warning": f"too few {trials} to refute this claim at this delta with any attack. Increase their number."
         * too_few_trials,
     }
-    elsewhere = " at another epsilon of the claimed privacy profile" * refuted_elsewhere
+    elsewhere = ", by another point of its privacy profile" * refuted_elsewhere
     first = f"{verdict.verdict}: {claim_text}{elsewhere}"
     return {**asdict(verdict), "verdict": verdict.verdict, **more}, first, parts
 

@@ -202,16 +202,18 @@ def check_provable(phases: Sequence[Phase]) -> None:
         is_sampled = run.sampling_rate < 1.0 and run.scheme.draws_records_apart
         # The steps of a user with several records have an enclosure (C37).
         group_in_balls = is_gaussian and is_sampled and run.group_size <= MOST_IN_GROUP
+        certifiable = [name for name in provable_names() if name.startswith(f"{phase.mechanism.name}.")]
+        remedy = (
+            f"Use {' or '.join(certifiable)}" if certifiable else f"No bound of {phase.mechanism.name} can be certified"
+        )
         lacks = {
             f"a certificate for group_size={run.group_size} needs the bound analytic, Poisson sampling and at most "
             f"{MOST_IN_GROUP} records": run.group_size > 1 and not group_in_balls,
             "truncated batches cannot be certified. Omit max_batch_size": run.max_batch_size is not None,
             "adaptive clipping cannot be certified. Omit adaptive_clipping_sigma": phase.mechanism.adapts_clip,
-            f"the bound {bound.name} cannot be certified. Use one of {', '.join(provable_names())}": ball_entry(bound)
-            is None,
-            "a certificate supports one projected layer, or layers of one shape "
-            "under a joint clipping norm. Use dim and "
-            "rank, or one layer": isinstance(alike, M2) and bool(alike.layers) and not alike.unprojected,
+            f"the bound {bound.name} cannot be certified. {remedy}": ball_entry(bound) is None,
+            "a certificate supports one projected layer, or layers of one shape under a joint clipping norm. Use dim "
+            "and rank, or one layer": isinstance(alike, M2) and bool(alike.layers) and not alike.unprojected,
         }
         for reason, holds in lacks.items():
             if holds:
@@ -489,6 +491,8 @@ def _check_answered(result: Result) -> None:
             "is the advantage"
         )
     answered = result.outcome is Outcome.OK and result.epsilon is not None and result.log10_delta is not None
+    if result.outcome is Outcome.VACUOUS:
+        raise UnsupportedError(f"the vacuous {result.quantity} of this query cannot be certified. Use more noise")
     if result.quantity not in ("epsilon", "delta", "sigma") or not answered:
         raise UnsupportedError(
             f"only a result of epsilon, delta or sigma can be certified, got {result.quantity} with outcome "

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from privproj_cli.kinds import read_run_file
 from privproj_cli.options import (
     Group,
     Once,
@@ -23,8 +24,7 @@ from privproj_cli.run import show_run
 import privproj
 from privproj.contrib.certify.certificate import prove
 from privproj.errors import InvalidParameterError, QueryError
-from privproj.io.files import check_not_same_file, read_data
-from privproj.io.run_file import from_data
+from privproj.io.files import check_not_same_file
 from privproj.mechanisms.base import Mechanism
 from privproj.numerics.interval import UNKNOWN
 from privproj.result import Outcome, Result
@@ -108,6 +108,6 @@ def certify_run(
         raise InvalidParameterError(
             "--delta", delta, "omitted if --epsilon is given" if delta is not None else "a delta"
         )
-    schedule = from_data(read_data(file), file)
+    schedule = read_run_file(file)
     result = schedule.epsilon(delta=delta) if epsilon is None else schedule.delta(epsilon=epsilon)  # pyright: ignore
     return show_run(proved(result, output), schedule, None, json, verbose)

@@ -21,6 +21,7 @@ def verify_document(document: File) -> Rendered:
     verified = verdict.result
     releases = releases_text(verified)
     description = f"{len(releases)} phases: {'; '.join(releases)}" if len(releases) > 1 else releases[0]
+    title = f"a certificate of {description}"
     relation = unit_text(verified, f"; group size {verified.run['group_size']}")
     record = {
         "claim": f"{description}, relation {relation}: delta at epsilon {claim.epsilon!r} is at most {claim.upper}",
@@ -39,7 +40,7 @@ def verify_document(document: File) -> Rendered:
         "warnings": verified.warnings,
     }
     details = {"source": verified.source, "target": listed(claim.target)}
-    return render_verdict(verdict, "certificate", description, record, parts, details)
+    return render_verdict(verdict, "certificate", title, record, parts, details)
 
 
 KIND = DocumentKind("a certificate", lambda content: BEGINNING.match(content) is not None, verify_document)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from privproj_cli import render
+from privproj_cli.kinds import read_run_file
 from privproj_cli.ledger import record, remaining_text
 from privproj_cli.options import command_with, file_argument, json_option, option, options_from, requirements_option
 from privproj_cli.output import write
@@ -16,8 +17,6 @@ from privproj.assumptions import Requirement
 from privproj.contrib.filters.filter import LARGEST_BUDGET, Filter
 from privproj.contrib.filters.ledger import filter_text
 from privproj.errors import QueryError, UnsupportedError
-from privproj.io.files import read_data
-from privproj.io.run_file import from_data
 from privproj.result import round_outward
 from privproj.run import percent
 
@@ -41,7 +40,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     Example:
       privproj filter run.toml --epsilon 3 --delta 1e-5
     """
-    schedule = from_data(read_data(file), file)
+    schedule = read_run_file(file)
     first, run = schedule.phases[0], schedule.phases[0].run
     if order is None:
         order = Filter.for_releases(first, epsilon=epsilon, delta=delta).order
@@ -50,9 +49,9 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     for phase in schedule.done_phases:
         try:
             budget.spend(phase)
-        except UnsupportedError as error:
-            reason = f"{phase.place} is done but exceeds the budget, so the filter has no guarantee: {error}"
-            raise UnsupportedError(reason) from None
+        except UnsupportedError:
+            reason = f"{phase.place} is done but exceeds the budget, so the filter has no guarantee"
+            raise UnsupportedError(f"{reason}. Use a larger epsilon or delta") from None
     for phase in schedule.phases:
         unlimited.spend(phase)
     try:
@@ -80,6 +79,6 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     if verbose:
         price = "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance"
         labels |= {"filter": text, "fixed plan": price}
-    first = f"epsilon = {round_outward(reported)}  ({plan.side}, delta = {delta:g}; wherever the run stops)"
+    first = f"epsilon = {round_outward(reported)}  ({plan.side}, delta = {delta:g}; valid wherever the run stops)"
     write(render.as_json(summary) if json else remaining_text(summary, plan, labels, verbose, first))
     return 0 if summary["fits"] else 4

@@ -15,7 +15,7 @@ class LedgerFilter(Filter):
     """A filter as the budget of a ledger (:class:`privproj.io.ledger.Budget`)."""
 
     requirements = Requirement.FIXED_FILTER
-    report = "the epsilon of the whole budget of the filter, no matter how much was spent and why"
+    report = "the epsilon of the whole budget of the filter, whenever and for whatever reason the run stops"
 
     def summary(self) -> dict[str, Any]:
         """Return the fields that the ledger command adds to its JSON output."""

@@ -13,10 +13,11 @@ from string import Template
 from typing import Any
 
 import click
+from privproj_cli.kinds import read_run_file
 from privproj_cli.ledger import planned_delta, read_started_ledger
 from privproj_cli.options import Once, OneOf, command_with, file_argument, option, option_of
 from privproj_cli.query import QueryGroup, bound_option, target_options
-from privproj_cli.render import WIDEST, wrap_line
+from privproj_cli.render import WIDEST, warning_lines, wrap_line
 
 from privproj.accounting.batch_notes import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
@@ -24,9 +25,8 @@ from privproj.accounting.schedule import phase_of
 from privproj.contrib.statement import statement as statements
 from privproj.contrib.statement.statement import BEGIN, END, Statement
 from privproj.errors import InvalidParameterError
-from privproj.io.files import check_not_same_file, read_data, sha256_of, write_text
+from privproj.io.files import check_not_same_file, sha256_of, write_text
 from privproj.io.ledger import Account
-from privproj.io.run_file import from_data
 from privproj.mechanisms import Mechanism
 from privproj.profiles.tradeoff import profile_points
 from privproj.result import round_outward
@@ -71,7 +71,7 @@ def produce(
         write_text(output, written(statement) + "\n")
         click.echo(f"wrote {output}: epsilon {round_outward(statement.epsilon)} at delta {target:g}")
     notes = dict.fromkeys(note for phase in phases for note in phase.notes)
-    for line in wrap_line("warning: ", *notes, *warnings_of_delta(known_size(phases), target)):
+    for line in warning_lines([*notes, *warnings_of_delta(known_size(phases), target)]):
         click.echo(line, err=True)
     return 0 if statement.result.usable else 4
 
@@ -166,6 +166,7 @@ def shared_options(*hidden: str) -> list[Once]:
 def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
     """Write a privacy statement for a model card as text, Markdown or HTML."""
     phase = phase_of(mechanism, bound=bound, **run)
+    phase.check()  # an error of the query names no place in a file
     return produce(statements.query_data(phase), {}, [phase], **options)
 
 
@@ -177,7 +178,7 @@ command = QueryGroup("report", report_mechanism, [bound_option(), *shared_option
 def report_run(file: str, **options: Any) -> int:
     """Write the statement of a run file."""
     check_not_same_file("--output", options["output"], file)
-    schedule = from_data(read_data(file), file)
+    schedule = read_run_file(file)
     return produce(statements.run_data(schedule), {}, schedule.phases, **options)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from privproj_cli import render
+from privproj_cli.kinds import GRID_FILE, expecting
 from privproj_cli.options import WORKERS, Once, command_with, file_argument, json_option, option, requirements_option
 from privproj_cli.output import bar, draw, write
 
@@ -56,7 +57,9 @@ def sweep_command(
     """
     if dask is not None and workers > 1:
         raise InvalidParameterError("--workers", workers, "omitted if --dask is given")
-    grid, began = grid_from(read_data(file), file), time.monotonic()
+    with expecting(GRID_FILE, file):
+        grid = grid_from(read_data(file), file)
+    began = time.monotonic()
     check_table(output)
     check_not_same_file("--plot", plot, output, "written too")
     axis = plotted_axis(grid) if plot is not None else ""

@@ -59,7 +59,7 @@ def _published(mechanism: M1) -> EpsilonDeltaRule:
         # sqrt(2 ln(1.25/delta_1)) mu |M|_op, delta_1 = d0 = delta/2 (2601.21719, Equations 4 and 5).
         return classical_rule(mechanism.mu * _radius(mechanism, log_delta + half)).epsilon_at(log_delta + half)
 
-    return replace(classical_rule(mechanism.mu), epsilon_at=epsilon_at, log_delta_at=None, remedy="use operator-norm")
+    return replace(classical_rule(mechanism.mu), epsilon_at=epsilon_at, log_delta_at=None, remedy="Use operator-norm")
 
 
 OPERATOR_NORM_PUBLISHED = Bound(

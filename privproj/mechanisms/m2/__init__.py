@@ -185,10 +185,10 @@ class M2(ClippedSum):
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
             name = "rank" if self.layers and self.dim is None else "dim"
             raise InvalidParameterError(
-                name, getattr(self, name) or "nothing", "omitted if layers are given", "give dim and rank, or layers"
+                name, getattr(self, name) or "nothing", "omitted if layers is given", "give dim and rank, or layers"
             )
         if self.clipping not in ("joint", "per-layer") or (self.clipping == "per-layer" and not self.layers):
-            raise InvalidParameterError("clipping", self.clipping, "joint, or per-layer if layers are given")
+            raise InvalidParameterError("clipping", self.clipping, "joint, or per-layer if layers is given")
         longest = max((layer.columns or 0 for layer in self.layers), default=0)
         if self.columns is not None and self.columns < longest:
             expected = f"at least {longest}, the other side of a layer"

@@ -16,7 +16,9 @@ from privproj.parameters import integer, real
 __all__ = ["lora_noise"]
 
 Initialization = Literal["gaussian", "uniform"]
-NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetry test)"
+NOT_PRIVACY = (
+    "a diagnostic, not a privacy guarantee: the product G A^T A identifies the gradient G (`privproj audit symmetry`)"
+)
 
 
 @dataclass(frozen=True)

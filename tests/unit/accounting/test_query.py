@@ -77,7 +77,7 @@ def test_sampling_rate_query_keeps_sampling():
     again = privproj.epsilon(m2(0.5), delta=1e-5, steps=20, sampling="fixed", sampling_rate=fixed.value)
     assert again.value <= 1.0 + 1e-9
     for scheme in ("partition", "balls-in-bins", "shuffle"):
-        with pytest.raises(InvalidParameterError, match="calibrate the number of epochs with steps"):
+        with pytest.raises(InvalidParameterError, match="calibrate the number of epochs with the query steps"):
             privproj.rate(m2(0.5), sampling=scheme, **query)
 
 
@@ -244,7 +244,7 @@ def test_short_reason_is_first_clause_outside_parentheses(mechanism, run, short)
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"), [({"step": 3}, "mean 'steps'"), ({"batch_size": 8}, "a batch size needs it")]
+    ("options", "sentence"), [({"step": 3}, "mean 'steps'"), ({"batch_size": 8}, "give dataset_size, and epochs or")]
 )
 def test_unknown_option_of_run_has_suggestion(options, sentence):
     with pytest.raises(InvalidParameterError, match=sentence):
@@ -295,7 +295,7 @@ def test_name_is_no_mechanism_and_text_no_number():
             match="must be an object such as",
         ):
             ask("gaussian", delta=1e-5)  # pyright: ignore
-    with pytest.raises(InvalidParameterError, match="without quotes"):
+    with pytest.raises(InvalidParameterError, match=r"got the text '2'\. Write the number without quotes"):
         Gaussian(noise_multiplier="2")  # pyright: ignore
 
 

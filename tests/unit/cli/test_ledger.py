@@ -64,3 +64,19 @@ def test_remaining_does_not_spend_planned_phases():
     spent = remaining(plan(2.0, done=(3.0,)), 9)[1]
     assert spent["epsilon_spent"] == from_data(plan(done=(3.0,))).epsilon(delta=1e-5).value < spent["epsilon_planned"]
     assert remaining(plan(2.0), 9)[1]["epsilon_spent"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("done", "planned", "epsilon", "warning"),
+    [
+        ((3.0,), (), 0.1, "The completed phases exceed the budget."),
+        ((3.0,), (2.0,), 0.1, "The completed phases exceed the budget."),
+        ((30.0,), (2.0,), 0.3, "The planned phases exceed the budget."),
+        ((3.0,), (2.0,), 99, ""),
+    ],
+)
+def test_remaining_warns_of_exceeded_budget(done, planned, epsilon, warning):
+    code, shown, text = remaining(plan(*planned, done=done), epsilon)
+    assert (code == 4) == bool(warning)
+    warnings = [text for text in shown["warnings"] if "budget" in text]
+    assert len(warnings) == bool(warning) and all(one.startswith(warning) and one in text for one in warnings)

@@ -153,10 +153,10 @@ def test_noise_for_attack_risk_names_risk(run, sentence, output):
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [
-        ("--advantage 0.1 --delta 1e-5", "--delta must be omitted if advantage is given, got 1e-05"),
+        ("--advantage 0.1 --delta 1e-5", "--delta must be omitted if --advantage is given, got 1e-05"),
         ("--tpr 0.2", "missing --fpr"),
         ("--tpr 0.2 --fpr 0.3", "above fpr = 0.3, which random guessing reaches, got 0.2"),
-        ("--delta 1e-5", "missing --epsilon; give epsilon and delta, or advantage, or tpr and fpr"),
+        ("--delta 1e-5", "missing --epsilon; give --epsilon and --delta, or --advantage, or --tpr and --fpr"),
         ("--advantage 10%", "Write 10 % as 0.1"),
     ],
 )
@@ -202,7 +202,7 @@ def without(arguments, extra):
 
 
 def reasons_without_value(out):
-    """Return the reason after ``no value:`` for each bound: its entries are ``NAME, NAME (REASON)``."""
+    """Return the reason after ``no value:`` for each bound: its entries are ``NAME, NAME (REASON)``, after a dash."""
     block = out.partition("  no value:")[2].partition("\nwarning:")[0]
     reasons, depth, entry = {}, 0, ""
     for sign in " ".join(block.split()):
@@ -210,7 +210,7 @@ def reasons_without_value(out):
         entry += sign
         if sign == ")" and depth == 0:
             names, reason = entry[:-1].split(" (", 1)
-            for name in names.strip().split(", "):
+            for name in names.strip().removeprefix("- ").split(", "):
                 assert name not in reasons
                 reasons[name] = reason
             entry = ""
@@ -237,7 +237,7 @@ def test_bound_that_does_not_apply_has_one_short_line(mechanism, run):
             sentence = reasons[row["bound"]]
             assert len(sentence) <= 120 and not sentence.endswith("..."), (line, sentence)
             assert not sentence.startswith((row["bound"], "this bound", "expected")), (line, sentence)
-            assert re.fullmatch(r"[a-z(`].*[^,;:.]", sentence) and sentence.count("(") == sentence.count(")"), (
+            assert re.fullmatch(r"(--)?[a-z(`].*[^,;:.]", sentence) and sentence.count("(") == sentence.count(")"), (
                 line,
                 sentence,
             )

@@ -355,15 +355,21 @@ def test_folder_with_run_is_not_overwritten(small, tmp_path, capsys):
         ),
         (
             "--data digits --mechanism dp-sgd --epsilon 8 --sampling balls-in-bins --batches 3 --batch-size 9",
-            "not both",
+            "omitted if --batch-size is given",
         ),
-        ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --sampling balls-in-bins", "two stages"),
+        (
+            "--data digits --mechanism dp-sft --rank 2 --epsilon 8 --sampling balls-in-bins",
+            "must be poisson with dp-sft",
+        ),
         ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --subspace-steps 5", "a multiple of the rank 2"),
         ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --steps 4 --subspace-steps 4", "at least 5"),
         ("--data digits --mechanism dp-sft --rank 2 --epsilon 8 --public-data digits", "which is private"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --momentum 0.5", "--momentum must be omitted with dp-sgd"),
         ("--data digits --mechanism prism --rank 2 --epsilon 8 --beta2 1", "from 0 to below 1"),
-        ("--data digits --mechanism prism --rank 2 --epsilon 8 --update plain --ridge 1", "omitted with update=plain"),
+        (
+            "--data digits --mechanism prism --rank 2 --epsilon 8 --update plain --ridge 1",
+            "omitted with --update plain",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_no_file(tmp_path, monkeypatch, capsys, line, sentence):

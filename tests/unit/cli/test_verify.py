@@ -8,6 +8,7 @@ import sys
 import pytest
 from helpers import feature_rows, needs
 from privproj_cli.main import exit_code
+from privproj_cli.verify import UNPROVED
 from unit.io.ledgers import TARGET, spend
 
 import privproj
@@ -149,3 +150,13 @@ def test_verify_holds_for_completed_plan(tmp_path, capsys):
     assert exit_code(["verify", str(tmp_path / "ledger"), "--delta", "1e-5"]) == 0
     output = capsys.readouterr().out
     assert output.startswith("holds: a ledger, 304 of 304 planned releases (") and "missing" not in output
+
+
+def test_verify_begins_each_item_of_a_list_with_a_dash(tmp_path, capsys):
+    spend(tmp_path / "ledger", SHORT.run.steps, SHORT, None)
+    assert exit_code(["verify", str(tmp_path / "ledger"), "--delta", "1e-5", "-v"]) == 0
+    output = capsys.readouterr().out
+    assert len(UNPROVED) == 2 and "\n  unproved:  - " in output
+    flat = " ".join(output.split())
+    for text in UNPROVED:
+        assert f"- {text}" in flat

@@ -265,13 +265,13 @@ def test_stopped_run_has_epsilon_of_plan(path, capsys):
     shown = json.loads(capsys.readouterr().out)
     known = privproj.epsilon(RELEASE, delta=1e-5, **RUN).value
     assert shown["epsilon_of_plan"] == known == shown["planned"]["value"] > shown["epsilon"]
-    assert Requirement.FIXED_SCHEDULE in shown["requirements"] and "of the plan" in shown["report"]
+    assert Requirement.FIXED_SCHEDULE in shown["requirements"] and "of the whole plan" in shown["report"]
     assert (shown["steps"], shown["steps_left"], shown["steps_planned"]) == (7, 13, 20)
     for part in ("planned", "so_far"):
         assert Requirement.FIXED_SCHEDULE in shown[part]["mechanism"]["requirements"]
     assert exit_code(["ledger", str(path)]) == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert Requirement.FIXED_SCHEDULE.short in output and ", the epsilon of the plan" in output
+    assert Requirement.FIXED_SCHEDULE.short in output and "of the whole plan (epsilon" in output
 
 
 def test_completed_run_assumes_no_fixed_plan(path, capsys):

@@ -36,7 +36,7 @@ def test_aliases_are_gaussian_mechanisms():
         ({"phase": [GAUSSIAN_PHASE, {**M2_PHASE, "rank": 5000}]}, "phase 2: rank must be .* got 5000"),
         ({"phase": [{**GAUSSIAN_PHASE, "step": 3}]}, "unknown key 'step' in a.toml, phase 1"),
         ({"phase": [{**GAUSSIAN_PHASE, "steps": 2.5}]}, "phase 1: steps must be"),
-        ({"phase": [{**GAUSSIAN_PHASE, "batch_size": 10}]}, "missing dataset_size in a.toml, phase 1"),
+        ({"phase": [{**GAUSSIAN_PHASE, "batch_size": 10}]}, "phase 1: sampling_rate must be omitted if batch_size"),
         ({"phases": [GAUSSIAN_PHASE]}, "unknown key 'phases' in a.toml; did you mean 'phase'?"),
         ({"phase": [GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "relation": "zero-out"}]}, "relation must be the same"),
     ],

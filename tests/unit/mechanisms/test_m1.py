@@ -310,7 +310,7 @@ def test_operator_norm_published_is_above_exact_gaussian():
         mechanism = M1(dim=1000, rank=256, noise_multiplier=noise)
         published = eps_of(mechanism, "operator-norm-published")
         assert eps_of(mechanism, "operator-norm") < published < 2.0 * eps_of(mechanism, "operator-norm")
-    with pytest.raises(UnsupportedError, match="use operator-norm"):
+    with pytest.raises(UnsupportedError, match="Use operator-norm"):
         eps_of(M1(dim=1000, rank=256, noise_multiplier=10.0), "operator-norm-published")
 
 

@@ -139,7 +139,11 @@ def test_enforced_norms_make_sketch_bounds_proved():
     assumed = privproj.epsilon(Sketch(**given), delta=1e-5)
     assert assumed.status == "conditional" and len(assumed.data_assumptions) == 2
     floor = privproj.epsilon(Sketch(**given, enforced=True, eigen_floor=0.1), delta=1e-5)
-    assert floor.status == "conditional" and "lambda_min" in floor.data_assumptions[0] and floor.value < assumed.value
+    assert (
+        floor.status == "conditional"
+        and "eigenvalues of Q Q^T" in floor.data_assumptions[0]
+        and floor.value < assumed.value
+    )
     assert assumed.value == pytest.approx(eps_of(Sketch(rank=16, gamma=16 / 0.02), "rdp-best"), rel=1e-12, abs=0)
 
 

@@ -218,8 +218,13 @@ def test_record_written_into_a_buffer_is_rejected(write, options):
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.SyncBatchNorm])
 def test_batch_norm_in_training_mode_is_rejected(norm):
     module = nn.Sequential(nn.Linear(6, 4), norm(4), nn.Linear(4, 3)).double()
+    rejected = pytest.raises(InvalidParameterError, match=r"BatchNorm.* in training mode\. Replace it by nn\.GroupNorm")
+    with rejected:
+        run_of(module)  # before the first step
+    module[1].eval()
     optimizer, batch = run_of(module)
-    with pytest.raises(InvalidParameterError, match=r"BatchNorm.* in training mode\. Replace it by nn\.GroupNorm"):
+    module[1].train()
+    with rejected:
         take_in(optimizer, own(module), batch)
     module[1].eval()
     optimizer._turn.batch = None

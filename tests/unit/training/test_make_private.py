@@ -13,11 +13,14 @@ from privproj.io.ledger import read_ledger
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from unit.training.helpers import batch_of, data, mlp, one_step, own, private, take_in  # noqa: E402
 
 from privproj import training  # noqa: E402
-from privproj.training import Batch  # noqa: E402
+from privproj.training import Batch, Method, make_private  # noqa: E402
+from privproj.training.algorithms import ALGORITHMS  # noqa: E402
 from privproj.training.dataset import STAMP  # noqa: E402
+from privproj.training.private import OWNERS  # noqa: E402
 
 # --- norms ----------------------------------------------------------------------------------------
 
@@ -53,6 +56,27 @@ def test_what_is_rejected_before_any_data(build, options, condition):
     with pytest.raises(InvalidParameterError, match=condition):
         private(module, *data(), optimizer=lambda p: torch.optim.SGD(p or [torch.zeros(1)], lr=1.0), **options)
     assert [p.requires_grad for p in module.parameters()] == trained
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option", "remedy"),
+    [
+        ("dp-sgd", {"rank": 16}, r'Method\("m2", rank=16\)'),
+        ("flora", {"rank": 16}, r'Method\("flora", rank=16\)'),
+        ("dp-sgd", {"bound": "rdp"}, r"""Method\("dp-sgd", bound='rdp'\)"""),
+    ],
+)
+def test_option_of_algorithm_error_names_method(algorithm, option, remedy):
+    module = mlp()
+    optimizer, loader = torch.optim.SGD(module.parameters(), lr=1.0), DataLoader(TensorDataset(*data()), batch_size=2)
+    settings = {"max_grad_norm": 1.0, "noise_multiplier": 1.0, "steps": 1, "algorithm": algorithm, **option}
+    with pytest.raises(InvalidParameterError, match=f"given with the algorithm, got .* Pass algorithm={remedy}"):
+        make_private(module=module, optimizer=optimizer, data_loader=loader, **settings)
+
+
+def test_options_with_owners_are_those_of_method():
+    assert set(OWNERS) == set(Method.__dataclass_fields__) - {"name"}
+    assert set(OWNERS.values()) <= set(ALGORITHMS)
 
 
 def test_batch_norm_trains_in_evaluation_mode_only():
