@@ -37,12 +37,12 @@ from privproj.profiles.privacy_profile import Phases, PrivacyProfile, TwoSidedTa
 from privproj.run import Run
 
 # decimal log of the least delta of each level with a grid; the first level covers usual deltas
-LEAST_POWERS = (-15.5, -60, -120, -190)
+LEAST_POWERS = (-15.5, -60.5, -120.5, -190)
 # nats, ln of the least delta of every level
 LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))
-NATS_ABOVE_CUT = 10.0  # nats between the truncated mass and the least delta for which a grid is tried
+NATS_ABOVE_CUT = 10.0  # nats between the truncated mass and the least delta at which a grid is compared
 NATS_WITHIN = 1.0  # soundness: a delta this many nats above the least delta of a level certainly belongs to the level
-CLOSE_ENOUGH = 1.002  # a grid is accepted if the upper end is at most this many times the lower end of epsilon
+CLOSE_ENOUGH = 1.02  # ratio of upper and lower epsilons up to which a grid needs no bound by moments
 LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without a result
 LEAST_CAPPED_EPSILON = 1e-200  # nats, least epsilon of a search, and least epsilon from which shares are computed
 NOTHING_SO_SMALL = f"delta is below the probability of losses that are too large to compose. {REMEDY}"
@@ -142,8 +142,13 @@ class TailLevelsCurve:
             return min(self.log_sampled, self.log_basic(eps))
         # A delta of the first level may be loose if it is at most the threshold and the threshold is in this level.
         loose_from = threshold if threshold >= LEAST_LOGS[0] else -math.inf
-        for k in range(len(LEAST_LOGS)):
-            rough = self.guide.log_delta_above(eps) if k == 1 else rough
+        start = next((k for k, least in enumerate(LEAST_LOGS) if threshold >= least), 0)
+        if start and not self.first_level_only and eps > self.boundary(start - 1):
+            most = LEAST_LOGS[start - 1]  # the level that epsilon uses
+        else:
+            start = 0
+        for k in range(start, len(LEAST_LOGS)):
+            rough = self.guide.log_delta_above(eps) if k == 1 and not start else rough
             # A level is skipped if its least delta is above the square root of a rough upper bound of delta.
             if 0 < k < len(LEAST_LOGS) - 1 and LEAST_LOGS[k] > 0.5 * rough:
                 continue
@@ -268,38 +273,14 @@ class _Level:
     numerics: dict[str, object] = field(default_factory=MOMENTS_NUMERICS.copy)
 
     @cached_property
-    def grid(self) -> ComposedCurve | PrecisionError:
-        """The composition on the first grid that is tight at both ends of the level.
-
-        If there is none, it is the composition on the tightest grid. If no grid has a result, it is the exception. If
-        evaluations of a profile are costly, grids are tried from coarse to fine, until the next grid improves little.
-        The grid is the same for every query, so that ``epsilon`` and ``log_delta`` agree (C24).
-        """
+    def grid(self) -> GridCurve | PrecisionError:
+        """The composition on grids with the tails of this level; the exception if losses have no grid."""
         if self.k >= len(LEAST_POWERS):
             return PrecisionError(NOTHING_SO_SMALL)
         try:
-            steps = [describe_coarsely(*phase, math.exp(self.log_cut)) for phase in self.phases]
+            return GridCurve([describe_coarsely(*phase, math.exp(self.log_cut)) for phase in self.phases], self.step)
         except PrecisionError as error:
             return error
-        grids, best, least, last = GridCurve(steps, self.step), None, math.inf, PrecisionError(NOTHING_SO_SMALL)
-        levels, costly = range(len(grids.spacings)), _are_costly(self.phases)
-        for level in reversed(levels) if costly else levels:
-            try:
-                curve = grids.level(level)
-                logs = LEAST_LOGS[self.k - 1 : self.k + 1]
-                ends = [curve.epsilon(max(x, self.log_cut + NATS_ABOVE_CUT)) for x in logs]
-            except PrecisionError as error:
-                last = error
-                continue
-            pairs = [(_lower_end(end), end.upper) for end in ends]
-            # 1e9: a lower end that is unknown is worse than any other.
-            size = max((upper / lower if lower > 0.0 else 1e9 * (1.0 + upper)) for lower, upper in pairs)
-            size, before = math.fsum(end.upper for end in ends) if costly else size, least
-            if size < least:
-                best, least = curve, size
-            if (costly and size * CLOSE_ENOUGH > before) or (not costly and size < CLOSE_ENOUGH):
-                break
-        return best or last
 
     @cached_property
     def moments(self) -> MomentCurve:
@@ -309,24 +290,39 @@ class _Level:
         """
         return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
 
-    def evaluate(self, read: Callable[[ComposedCurve | GridCurve], Enclosure], by_moments: float) -> Enclosure:
-        """Return the tightest of the results on the grids and by moments.
+    @cached_property
+    def is_tight(self) -> bool:
+        """Whether the grid is so tight at both ends of the level that the bound by moments is not needed."""
+        if isinstance(self.grid, PrecisionError):
+            return False
+        try:
+            logs = (max(log, self.log_cut + NATS_ABOVE_CUT) for log in LEAST_LOGS[self.k - 1 : self.k + 1])
+            ends = [self.grid.epsilon(log) for log in logs]
+        except PrecisionError:
+            return False
+        return all(end.upper <= CLOSE_ENOUGH * _lower_end(end) for end in ends)
+
+    def evaluate(
+        self, read: Callable[[GridCurve], Enclosure], by_moments: Callable[[MomentCurve], float]
+    ) -> Enclosure:
+        """Return the result on the grid of this level, or the tightest of all if that grid is not tight.
 
         Args:
             read: Map from a curve on a grid to the result.
-            by_moments: The upper bound by moments.
+            by_moments: Map from the curve by moments to its upper bound.
         """
-        results: list[tuple[Enclosure, ComposedCurve | GridCurve]] = []
-        for grid in (self.grid, self.default):
+        results: list[tuple[Enclosure, GridCurve]] = []
+        for grid in (self.grid,) if self.is_tight else (self.grid, self.default):
             with suppress(PrecisionError):
-                results += [(read(grid), grid)] if isinstance(grid, ComposedCurve | GridCurve) else []
-        upper = min([by_moments, *(ends.upper for ends, _ in results)])
+                results += [(read(grid), grid)] if isinstance(grid, GridCurve) else []
+        ends_above = [ends.upper for ends, _ in results]
+        upper = min(ends_above if self.is_tight and ends_above else [by_moments(self.moments), *ends_above])
         self.numerics = next((grid.numerics for ends, grid in results if ends.upper == upper), MOMENTS_NUMERICS)
         return LazyEnclosure(lambda: max((_lower_end(ends) for ends, _ in results), default=-math.inf), upper)
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats."""
-        return self.evaluate(lambda grid: grid.log_delta(eps), self.moments.log_delta_above(eps))
+        return self.evaluate(lambda grid: grid.log_delta(eps), lambda moments: moments.log_delta_above(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
@@ -334,7 +330,7 @@ class _Level:
         Raises:
             PrecisionError: No upper bound is known.
         """
-        ends = self.evaluate(lambda grid: grid.epsilon(log_delta), self.moments.epsilon_above(log_delta))
+        ends = self.evaluate(lambda grid: grid.epsilon(log_delta), lambda moments: moments.epsilon_above(log_delta))
         if ends.upper == math.inf:
             raise self.grid if isinstance(self.grid, PrecisionError) else PrecisionError(NOTHING_SO_SMALL)
         return ends
