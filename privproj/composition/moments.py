@@ -239,7 +239,7 @@ def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[A
         last *= 1.5
     rough = np.concatenate([[0.0], np.geomspace(start, last, 2 + math.ceil(5.0 * math.log(last / start)))])
     logs = np.minimum.accumulate(np.array([profile.log_delta(float(e)).upper for e in rough]))
-    far = int(np.argmax(logs <= log_least)) if logs[-1] <= log_least else len(logs) - 1
+    far = int(np.argmax(logs <= max(log_least, logs[-1])))  # a profile can become constant above the least delta
     rough, fall = rough[: far + 1], -np.diff(logs[: far + 1])
     # The spacing of the knots is at most a quarter of the length over which the excess decreases by a factor e. It is
     # larger where the excess is tiny.

@@ -27,7 +27,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, describe_coarsely
-from privproj.composition.grid import ComposedCurve, GridCurve
+from privproj.composition.grid import GridCurve
 from privproj.composition.moments import MomentCurve, log_delta_columns
 from privproj.errors import GridSizeError, PrecisionError
 from privproj.numerics.arrays import Array
