@@ -50,6 +50,9 @@ ZERO_EPSILON_NOTE = (
     "delta is at least the total variation distance of neighboring outputs, so epsilon is 0. Use a smaller delta."
 )
 
+SMALL_LOG_DELTA = -35.0  # nats; above it the default grid is tight
+TAIL_GAP = "At so small a delta the composition is not tight: the exact epsilon of this bound is {}. Use a larger delta."
+
 
 @dataclass(frozen=True)
 class Composition:
@@ -600,7 +603,12 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
         fields |= {"outcome": Outcome.VACUOUS, "warnings": (*query.notes, note)}
     if interval.upper == 0.0:
         fields["warnings"] = (*query.notes, ZERO_EPSILON_NOTE)
-    return build_result(query, "epsilon", interval.upper, interval, curve, side=query.side(curve), **fields)
+    result = build_result(query, "epsilon", interval.upper, interval, curve, side=query.side(curve), **fields)
+    least = result.lower or 0.0 if target.log_delta < SMALL_LOG_DELTA and "composer" in result.numerics else math.inf
+    if interval.upper > 1.01 * least:
+        gap = f"between {least:.4g} and {interval.upper:.4g}" if least else "smaller, by an unknown factor"
+        result = replace(result, warnings=(*result.warnings, TAIL_GAP.format(gap)))
+    return result
 
 
 @arguments_by_name("delta(mechanism, epsilon=1.0)")

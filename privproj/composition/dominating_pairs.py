@@ -294,7 +294,10 @@ def needs_both_directions(profile: PrivacyProfile, run: Run) -> bool:
 
 
 def describe_coarsely(
-    profile: PrivacyProfile, run: Run, truncated_mass: float = TRUNCATED_RUN_MASS
+    profile: PrivacyProfile,
+    run: Run,
+    truncated_mass: float = TRUNCATED_RUN_MASS,
+    plateau: float = PLATEAU_NATS,
 ) -> CoarseDescription:
     """Return the coarse description of one sampled step.
 
@@ -304,6 +307,7 @@ def describe_coarsely(
         profile: The profile of the release.
         run: The sampling of the batches, and the number of releases.
         truncated_mass: The mass of the tails of the whole run that are truncated.
+        plateau: How far above the truncation a floor of the profile is searched, in nats.
 
     Raises:
         PrecisionError: The loss of an unsampled step exceeds :data:`LARGEST_LOSS` with a probability above
@@ -326,12 +330,12 @@ def describe_coarsely(
     elif needs_both_directions(profile, run):
         left, below = np.log1p(q * np.expm1(-eps)), above * np.exp(-eps)
     log_least = math.log(truncated_mass) - math.log(run.steps)
-    right, above = _cut_tail(right, np.log(above), log_least)
+    right, above = _cut_tail(right, np.log(above), log_least, plateau)
     left, log_below = -left, np.log(np.maximum(below, SMALLEST_UPPER_BOUND))
     if profile.excess is None:
-        left, below = _cut_tail(left, log_below, log_least)
+        left, below = _cut_tail(left, log_below, log_least, plateau)
     else:  # truncate by the excess of the add direction, E(t) / t, which is the larger one for t < 1
-        left, log_add = _cut_tail(left, log_below + left, log_least)
+        left, log_add = _cut_tail(left, log_below + left, log_least, plateau)
         below = log_add - left
     losses = np.concatenate([-left[:0:-1], right])
     log_excess = np.concatenate([below[:0:-1], above])
@@ -346,7 +350,9 @@ def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
     return delta_bounds(profile, eps)[1] if profile.excess is None else _read_table(profile.excess, eps)[1]
 
 
-def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
+def _cut_tail(
+    losses: FloatArray, log_excess: FloatArray, log_least: float, plateau: float
+) -> tuple[FloatArray, FloatArray]:
     """Return increasing losses and their log excess, truncated in the tail.
 
     The tail is truncated where the log excess is ``log_least``, or where a floor begins (:data:`PLATEAU_NATS`). At
@@ -357,11 +363,12 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
         losses: Losses in nats from 0 on, increasing.
         log_excess: ``ln E`` at these losses.
         log_least: The log excess at which the tail is truncated.
+        plateau: How far above ``log_least`` a floor is searched, in nats.
     """
     distinct = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
     losses, log_excess = losses[distinct], log_excess[distinct]
     rate = -np.diff(log_excess) / np.diff(losses)
-    slow = (rate < 0.5 * np.maximum.accumulate(rate)) & (log_excess[:-1] < log_least + PLATEAU_NATS)
+    slow = (rate < 0.5 * np.maximum.accumulate(rate)) & (log_excess[:-1] < log_least + plateau)
     ended = np.append(slow, True) | (log_excess < log_least)
     last = max(int(np.argmax(ended)), min(2, len(losses) - 1))
     log_least = max(log_least, float(log_excess[last]))

@@ -2,12 +2,14 @@
 
 A discretization grid is finite, and losses beyond it count as infinite. Delta is at least the mass of these losses, so
 one grid is not enough for all deltas. Therefore a run has several tail-truncation levels. The first level has the
-default grid and covers the deltas above the first of :data:`LEAST_LOGS`. Every other level truncates the tails at a
-mass far below the least delta that it covers. Its result is the smaller of a composition on a grid and the bound by
+default grid and covers the deltas above the first of :data:`LEAST_LOGS`. Every other level covers five powers of ten
+and truncates the tails at a mass somewhat below the least of these deltas: a grid with much longer tails is slower and
+less accurate. If the grid is not tight, the result is the smaller of the composition on the grid and of the bound by
 moments (:mod:`privproj.composition.moments`). If masses would underflow on a grid, it is the bound by moments alone.
 
-The epsilon of a query determines the level. ``b_k`` is the epsilon of level ``k`` at its least delta, and level ``k``
-is used for epsilons above ``b_(k-1)`` and up to ``b_k``. So ``epsilon`` and ``log_delta`` use the same level (C24).
+The epsilon of a query determines the level. ``b_k`` is the epsilon of level ``k + 1`` at the least delta of level
+``k``, and level ``k`` is used for epsilons above ``b_(k-1)`` and up to ``b_k``. So ``epsilon`` and ``log_delta`` use
+the same level (C24), and a query usually needs the grid of one level only.
 
 No result exceeds the two simple bounds of a run (C23, "Simple bounds"):
 
@@ -37,10 +39,13 @@ from privproj.profiles.privacy_profile import Phases, PrivacyProfile, TwoSidedTa
 from privproj.run import Run
 
 # decimal log of the least delta of each level with a grid; the first level covers usual deltas
-LEAST_POWERS = (-15.5, -60.5, -120.5, -190)
+LEAST_POWERS = tuple(-15.5 - 5.0 * k for k in range(36))
 # nats, ln of the least delta of every level
 LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))
-NATS_ABOVE_CUT = 10.0  # nats between the truncated mass and the least delta at which a grid is compared
+NATS_ABOVE_CUT = math.log(1e6)  # nats between the truncated mass and the least delta of a level
+NATS_OF_PLATEAU = math.log(1e3)  # nats above the truncated mass at which a floor may begin, below NATS_ABOVE_CUT
+NATS_OF_TABLE = math.log(1e10)  # nats between the truncated mass and the least accurate delta of a table
+SKIP_SHARE = 0.9  # share of the log of a rough upper bound of delta; levels with a larger least log are skipped
 NATS_WITHIN = 1.0  # soundness: a delta this many nats above the least delta of a level certainly belongs to the level
 CLOSE_ENOUGH = 1.02  # ratio of upper and lower epsilons up to which a grid needs no bound by moments
 LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without a result
@@ -104,8 +109,8 @@ class TailLevelsCurve:
                 raise self.first
             return self.first
         # The tails are truncated at a share of the least delta of the level.
-        log_cut = 2.0 * LEAST_LOGS[k] if k >= len(LEAST_POWERS) else LEAST_LOGS[k] + math.log(1e-16)
-        phases = [(truncate_below(profile, log_cut), run) for profile, run in self.phases]
+        log_cut = 2.0 * LEAST_LOGS[k] if k >= len(LEAST_POWERS) else LEAST_LOGS[k] - NATS_ABOVE_CUT
+        phases = [(truncate_below(profile, log_cut - NATS_OF_TABLE), run) for profile, run in self.phases]
         for profile, run in phases:
             # Tails cannot be truncated below a delta at which the profile becomes constant.
             near, far = (profile.log_delta(eps).upper for eps in (0.5 * LARGEST_LOSS, LARGEST_LOSS))
@@ -114,12 +119,12 @@ class TailLevelsCurve:
         return _Level(k, phases, self.step, log_cut, self.first if k == 1 else None)
 
     def _boundary(self, k: int) -> float:
-        """Return ``b_k``, the epsilon (nats) of level ``k`` at its least delta.
+        """Return ``b_k``, the epsilon (nats) of level ``k + 1`` at the least delta of level ``k``.
 
         The result is ``inf`` for the last level, or if the epsilon is unknown.
         """
         try:
-            return self.level(k).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
+            return self.level(k + 1).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
         except PrecisionError:
             return math.inf
 
@@ -149,8 +154,8 @@ class TailLevelsCurve:
             start = 0
         for k in range(start, len(LEAST_LOGS)):
             rough = self.guide.log_delta_above(eps) if k == 1 and not start else rough
-            # A level is skipped if its least delta is above the square root of a rough upper bound of delta.
-            if 0 < k < len(LEAST_LOGS) - 1 and LEAST_LOGS[k] > 0.5 * rough:
+            # A level is skipped if its least delta is far above a rough upper bound of delta.
+            if 0 < k < len(LEAST_LOGS) - 1 and LEAST_LOGS[k] > SKIP_SHARE * rough:
                 continue
             self.used = self.level(k)
             ends = self.first.log_delta(eps, loose_from) if k == 0 else self.used.log_delta(eps)
@@ -212,22 +217,26 @@ class TailLevelsCurve:
         ends = used.epsilon(log_delta)
         upper = ends.upper if k == 0 else max(ends.upper, next_up(self.boundary(k - 1)))
         upper = min(upper, self.boundary(k)) if log_delta <= LEAST_LOGS[k] + NATS_WITHIN else upper
-        if used is self.first or _are_costly(self.phases):
+        if used is self.first:
             return LazyEnclosure(lambda: ends.lower, upper)
 
         def find_lower() -> float:
             # The epsilon at a larger delta is a lower bound too, so take the best of several. Rare large losses divide
             # the distribution into clusters, and no tilt resolves two neighboring clusters.
-            lower, last = ends.lower, len(LEAST_POWERS) - 1
+            lower, last = max([ends.lower, *self.lower_ends_of_one(log_delta)]), len(LEAST_POWERS) - 1
             if log_delta < LEAST_LOGS[last]:
                 return max(lower, self.level(last).epsilon(LEAST_LOGS[last]).lower)
             for power in (0.995, 0.98, 0.96, 0.93, 0.9):  # of delta
-                if lower >= 0.98 * upper:
+                if lower >= 0.98 * upper or _are_costly(self.phases):
                     break
                 lower = max(lower, used.epsilon(power * log_delta).lower)
             return lower
 
         return LazyEnclosure(find_lower, upper)
+
+    def lower_ends_of_one(self, log_delta: float) -> list[float]:
+        """Return the lower end of epsilon of each release alone; the run releases at least as much."""
+        return [profile.epsilon(log_delta).lower for profile, _ in self.releases]
 
     @cached_property
     def shares(self) -> list[float]:
@@ -278,7 +287,9 @@ class _Level:
         if self.k >= len(LEAST_POWERS):
             return PrecisionError(NOTHING_SO_SMALL)
         try:
-            return GridCurve([describe_coarsely(*phase, math.exp(self.log_cut)) for phase in self.phases], self.step)
+            return GridCurve(
+                [describe_coarsely(*phase, math.exp(self.log_cut), NATS_OF_PLATEAU) for phase in self.phases], self.step
+            )
         except PrecisionError as error:
             return error
 
@@ -302,9 +313,7 @@ class _Level:
             return False
         return all(end.upper <= CLOSE_ENOUGH * _lower_end(end) for end in ends)
 
-    def evaluate(
-        self, read: Callable[[GridCurve], Enclosure], by_moments: Callable[[MomentCurve], float]
-    ) -> Enclosure:
+    def evaluate(self, read: Callable[[GridCurve], Enclosure], by_moments: Callable[[MomentCurve], float]) -> Enclosure:
         """Return the result on the grid of this level, or the tightest of all if that grid is not tight.
 
         Args:

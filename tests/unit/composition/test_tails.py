@@ -231,3 +231,19 @@ def test_tiny_rates_are_sound(z, rate, steps):
     assert found.lower <= most
     deep = curve.epsilon(-150 * LOG_10)
     assert one.epsilon(-150 * LOG_10).lower <= deep.upper < 1e3
+
+
+@pytest.mark.full
+def test_epsilon_at_tiny_delta_states_its_gap():
+    loose = privproj.epsilon(Gaussian(noise_multiplier=0.5), delta=1e-100, sampling_rate=0.001, steps=100)
+    assert loose.value > 1.01 * loose.lower
+    assert any(f"between {loose.lower:.4g} and" in warning for warning in loose.warnings)
+    tight = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-100, sampling_rate=0.01, steps=1000)
+    assert tight.value < 1.01 * tight.lower and not any("not tight" in warning for warning in tight.warnings)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("power", [-20, -30, -45, -60, -75, -100])
+def test_composed_m2_is_within_1_percent_at_tiny_deltas(power):
+    found = privproj.epsilon(M2(dim=57, rank=11, noise_multiplier=2.0), log10_delta=power, steps=195)
+    assert found.lower <= found.value <= 1.01 * found.lower
