@@ -20,7 +20,8 @@ from .query import (
 # meaning of the columns of the table
 LEGEND = {
     "noise": "standard deviation of the noise on the update, as a multiple of that of DP-SGD at the same privacy",
-    "error": "projection error E|U - S|^2 / |S|^2 of one step, and of the run averaged over fresh projections",
+    "error": "mean squared projection error over the squared norm of the update: of one step, and of the run averaged "
+    "over fresh projections",
     "ranking": "error of the run + noise^2, a heuristic that does not predict accuracy",
 }
 OWN_PROGRAM = "privproj accounts for the mechanism, but does not train with it"  # for an algorithm of this name

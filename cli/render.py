@@ -517,7 +517,7 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
 def bound_page(bound: "Bound") -> list[str]:
     """Return the description of one bound, in lines."""
     first = f"{bound.mechanism.name}.{bound.name}  (version {bound.version})"
-    conditional = ", conditional where a result has an assumption on the data" * (bound.status is Status.PROVED)
+    conditional = "; conditional if the result has a line 'assumes'" * (bound.status is Status.PROVED)
     rows = {
         "summary": bound.summary,
         "formula": bound.formula,

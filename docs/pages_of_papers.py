@@ -36,8 +36,8 @@ $ privproj compare m2 --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0
 $ privproj sweep examples/m2-ranks.toml -o figure.csv --plot figure.svg
 ```
 
-The column *published* has the value of the paper's own formula, and *privproj* that of the named bound for the same
-release."""
+The column *published* has the value of the paper's own formula. The column *privproj* has the value of the named bound
+for the same release. An empty cell means that no such value is listed."""
 
 
 def paper_pages() -> dict[Path, str]:

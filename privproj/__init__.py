@@ -2,6 +2,8 @@
 
 The runs release noisy gradients, or random projections of noisy gradients. ``__init__.pyi`` lists the public API.
 Importing the package does not import these names; each is imported on first use.
+
+In docstrings and comments, C1, C2 and so on are the claims of docs/proofs.md.
 """
 
 from privproj.lazy import lazy_names

@@ -83,8 +83,8 @@ class Requirement(RequirementText):
     )
     PER_LAYER_CLIPPING = (
         "per-layer-clipping",
-        "Each layer is clipped separately. The clipping norm C of the noise multiplier is the root of the sum of "
-        "the squared clipping norms of the layers.",
+        "Each layer is clipped separately. The sensitivity is computed from C, where C^2 is the sum of the squared "
+        "clipping norms of the layers.",
     )
     CLIPPING_BEFORE_SKETCH = (
         "clipping-before-sketch",

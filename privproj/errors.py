@@ -45,6 +45,7 @@ OTHER_TOOLS = {
     "sigma": "noise_multiplier",
     "num_compositions": "steps",
     "get_noise_multiplier": "sigma",
+    "RDPAccountant": "Accountant",
     "get_epsilon": "epsilon",
     "get_delta": "delta",
     "compose": "step",

@@ -181,14 +181,16 @@ class Run:
         scheme = Sampling.POISSON if self.sampling is None else member_named(Sampling, "sampling", self.sampling)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
-            instead = (
-                "use batches=T instead of sampling_rate, and" if "batches" in record.options else "omit it, and use"
+            remedy = (
+                "use batches=T instead of sampling_rate, and steps=E for E epochs of T batches"
+                if "batches" in record.options
+                else "omit it, and use steps=E for E epochs"
             )
             raise InvalidParameterError(
                 "sampling_rate",
                 rate,
                 f"1 with {scheme} sampling, where a step is an epoch",
-                f"{instead} steps=E for E epochs",
+                remedy,
             )
         self._parse_batches(scheme)
         if self.max_batch_size is not None and rate == 1.0:

@@ -253,7 +253,7 @@ class Phase:
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
 
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
-        """Return the profile of a sampled step for a group, and the unsampled run (C37)."""
+        """Return the profile of a step for a group, with its sampling, and the run without sampling (C37)."""
         if form.excess is not None or not form.can_be_subsampled:
             raise UnsupportedError(
                 f"the bound {self.bound.name} has no amplification by subsampling, which "
@@ -318,8 +318,8 @@ class Phase:
         """Return privacy profiles for lower bounds, and the run to compose them over.
 
         Each is the profile of one release for one difference between neighboring sums that no assumption rules out
-        (C28). There may be none. If the records of a group are sampled independently, all of them are copies of one
-        record whose sensitivity is not random.
+        (C28). There may be none. For a group in sampled batches, each difference is that of copies of one record whose
+        sensitivity is not random.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run

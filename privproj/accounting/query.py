@@ -51,7 +51,7 @@ ZERO_EPSILON_NOTE = (
 )
 
 SMALL_LOG_DELTA = -35.0  # nats; above it the default grid is tight
-TAIL_GAP = "At so small a delta the composition is not tight: the exact epsilon of this bound is {}. Use a larger delta."
+TAIL_GAP = "At so small a delta the composition is not tight: the epsilon of this bound is {}. Use a larger delta."
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ class Composition:
         return phase
 
     def with_mechanism(self, **changes: object) -> "Composition":
-        """Return the composition with these parameters of the mechanism of its only phase changed."""
+        """Return a copy whose only phase has a mechanism with these parameters changed."""
         return replace(self, phases=(self.only.with_mechanism(**changes),))
 
     def with_run(self, **changes: object) -> "Composition":
-        """Return the composition with these parameters of the run of each phase changed."""
+        """Return a copy in which the run of each phase has these parameters changed."""
         return replace(self, phases=tuple(phase.with_run(**changes) for phase in self.phases))
 
     def check(self) -> None:
@@ -204,7 +204,7 @@ class Composition:
     def side(self, curve: Curve) -> Side:
         """Return whether values read from the curve are exact or upper bounds.
 
-        Values for several phases are upper bounds. Phases that differ in their number of steps only count as one phase.
+        Values for several phases are upper bounds. Phases that differ only in their number of steps count as one phase.
         """
         phases = self.phases if self.is_plain else self.merged()
         return phases[0].side(curve) if len(phases) == 1 else Side.UPPER
@@ -387,9 +387,9 @@ class Composition:
 
 
 def _continues(before: Phase, phase: Phase) -> bool:
-    """Return whether two phases differ in their number of steps only.
+    """Return whether two phases can be merged, because they differ only in their number of steps.
 
-    The two can then be merged. Phases of another accountant or with a fixed projection cannot.
+    Phases of another accountant, or with a fixed projection, cannot be merged.
     """
     # Two phases with a fixed projection have two different projections.
     if before.accountant is not None or vars(before.mechanism).get("fixed_projection"):

@@ -261,9 +261,9 @@ def distinct_cells(cells: Cells) -> Cells:
 def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return a function that computes the lower bounds of a table, and its upper bounds.
+    """Return the bounds of a table at the points ``at``: a function for the lower bounds, an array of the upper ones.
 
-    The bounds are at the points ``at``. Upper bounds are raised to at least 1e-300.
+    The function has no arguments and returns an array. Upper bounds are raised to at least 1e-300.
     """
     if isinstance(table, TwoSidedTable):
         return partial(table.below, at), np.maximum(table.above(at), SMALLEST_UPPER_BOUND)
@@ -272,7 +272,9 @@ def _read_table(
 
 
 def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return a function that computes lower bounds of delta, and the upper bounds.
+    """Return bounds of delta: a function for the lower bounds, an array of the upper ones.
+
+    The function has no arguments and returns an array.
 
     Args:
         profile: A privacy profile.

@@ -182,8 +182,8 @@ class GoodEventCurve:
     def log_delta(self, eps: float) -> Enclosure:
         """Return an upper bound of ``ln delta(eps)`` for ``eps`` in nats (C16).
 
-        The split of delta is optimized. If the split is fixed, the result is the inverse of :meth:`epsilon`. The lower
-        end of the enclosure is ``-inf``, because no lower bound is known.
+        For a fixed split, the result is the inverse of :meth:`epsilon`. Otherwise the best split is used. The lower end
+        of the enclosure is ``-inf``, because no lower bound is known.
         """
         if isinstance(self.split, float):
             rtol = 1e-7 if self.composed else 1e-12
@@ -202,7 +202,7 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The good event of one release: it hardly increases the norm of a difference (C16).
+    """The good event of one release: the release hardly increases the norm of a difference (C16).
 
     The difference is that of neighboring sums, and ``radius`` bounds the factor by which a release multiplies its norm.
     The code that builds the event guarantees ``radius``.

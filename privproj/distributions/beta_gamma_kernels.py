@@ -496,9 +496,8 @@ def tangent_cut(eps, dist, guess):
 
     Returns:
         ``(s, c, ln P(X > c), M(c), relative error)``, where ``s`` is the coordinate of ``c``. The error bounds the
-            effect
-        of the remaining gap between tangent and ``h``, relative to ``P(X > c) h(M(c))`` (C5, *A cut that is not
-            exact*).
+            effect of the remaining gap between tangent and ``h``, relative to ``P(X > c) h(M(c))`` (C5, *A cut that is
+            not exact*).
     """
     a, _, mean, q, rest, top, _, _ = dist
     bend = inflection(eps)
@@ -569,9 +568,10 @@ def inflection(eps):
 
 
 def any_rank_value(eps, dist, top, cut):
-    """Return ``ln delta`` for any rank, ``min_p E[g_p(X)]``, by its dual form (C5).
+    """Return ``ln delta`` for any rank, with ``delta = min_p E[g_p(X)]``, by its dual form (C5).
 
-    ``g_p`` is the convex function above the Gaussian delta that :mod:`privproj.distributions.mixture_profile` defines.
+    :mod:`privproj.distributions.mixture_profile` defines ``g_p`` and the dual form. The *cut* is the result ``s`` of
+    :func:`tangent_cut`.
 
     Args:
         eps: Epsilon in nats.
@@ -580,8 +580,8 @@ def any_rank_value(eps, dist, top, cut):
         cut: The coordinate at which the search for the cut starts.
 
     Returns:
-        ``(ln delta, -d ln delta/deps, relative error, peak, cut)``. The slope is that at a fixed cut (envelope
-            theorem).
+        ``(ln delta, -d ln delta/deps, relative error, peak, cut)``. The slope is computed at a fixed cut, which is
+            exact because the cut maximizes the dual form (envelope theorem).
     """
     mean, supremum = dist[2], dist[5]
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.

@@ -182,7 +182,7 @@ class Accountant:
             InvalidParameterError: There is no release.
         """
         if self._schedule is None:
-            raise InvalidParameterError("step", "nothing", "a step", "no step was recorded")
+            raise InvalidParameterError("step", "nothing", "a step", "no step was recorded, so call step first")
         return self._schedule
 
     if not TYPE_CHECKING:  # a type checker would accept every name

@@ -48,7 +48,8 @@ class Mechanism:
     * ``with_rank``: whether epsilon "grows" or "falls" with the rank, or first falls and then grows ("u-shaped").
     * ``finds_rank``: whether the rank can be calibrated.
     * ``can_be_sampled``: whether some bound holds under subsampling.
-    * ``deviation_over_scale``: the ratio of the standard deviation of the noise to the scale that ``z`` refers to.
+    * ``deviation_over_scale``: the standard deviation of the noise, divided by the noise multiplier times the
+      sensitivity: ``sqrt(2)`` for Laplace noise, otherwise 1.
     """
 
     name: ClassVar[str]

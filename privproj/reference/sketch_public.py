@@ -74,7 +74,11 @@ def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str =
 def _operator_norm_epsilon(
     delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """Return ``eps`` of a public sketch by a bound on its norm, at a split of delta."""
+    """Return ``eps`` of a public sketch by a bound on its norm, at a split of delta.
+
+    ``split`` is the share of delta for the event that the bound on the norm fails, and "even" is one half. See C16
+    (good events) in docs/proofs.md.
+    """
     return epsilon_at_split(_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 

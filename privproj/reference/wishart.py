@@ -167,9 +167,10 @@ def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -
 def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return the largest loss outside an event of probability ``delta_t + delta_w``.
 
-    It is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem): the largest
-    ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` over an interval of ``A`` and an interval of the chi-square variable ``W``,
-    which is one-sided or two-sided, whichever gives the smaller loss. It is infinite if ``A`` may be negative.
+    It is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem). The loss is
+    ``(d+1-r)/2 ln A + (W/2)(1/A - 1)``, where ``W`` is chi-square with ``r + d - 1`` degrees of freedom. ``A`` is
+    outside its interval with probability ``delta_t``, and ``W`` with ``delta_w``. The interval of ``W`` is one-sided or
+    two-sided, whichever gives the smaller result. The result is infinite if ``A`` may be negative.
     """
     low, high = _alignment_ends(dim, rank, m, delta_t)
     if low <= 0:
@@ -351,7 +352,8 @@ def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Re
 def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) -> Real:
     """Return the increase of the alignment by the published preprocessing.
 
-    The increase fails with probability at most ``beta``.
+    It adds a common random vector of norm ``gamma`` to both vectors. With probability at most ``beta``, the increase is
+    smaller.
     """
     m, gamma = mp.mpf(misalignment), mp.mpf(gamma)
     # (gamma^2 (1-rho) - 2 gamma t (1+rho)) / (1 + gamma^2 + 2 gamma t), t = sqrt((2/d) ln(8/beta))

@@ -264,8 +264,8 @@ class Stamps:
 
     A stamp contains the random name of a ledger (None without a ledger) and the phases that are accounted so far, with
     their numbers of releases. Earlier stamps are searched on the module, its submodules and parameters, and on the
-    tensors of the optimizer. ``account`` has the phases of the run, its own last. ``name`` is the random name of its
-    ledger, and ``path`` is the path of the ledger for messages.
+    tensors of the optimizer. ``account`` has all earlier phases, and then the phase of the run. ``name`` is the random
+    name of the ledger, and ``path`` is its path for messages.
     """
 
     def __init__(

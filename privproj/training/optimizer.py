@@ -57,7 +57,7 @@ class ReleaseCounter:
         return self.account.phases[-1][1]
 
     def record(self) -> None:
-        """Count one more release; with a ledger, write it to the disk first.
+        """Count one more release before it is made; a ledger stores the count on the disk.
 
         Raises :class:`UnsupportedError` if all planned steps are released, and :class:`InvalidParameterError` if the
         account lacks releases of an earlier run on the same tensors.
@@ -179,7 +179,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
         Raises:
             InvalidParameterError: The state has more releases than are accounted here, its clipping norm is outside
-                the range of the plan, or it has a clipping norm and records of a batch were added.
+                the range of the plan, or it has a clipping norm while records are added but not released.
         """
         state = dict(state_dict)
         entry = state.pop("privproj", {})
@@ -372,7 +372,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
 
     def _check_gradients(self) -> None:
-        """Raise an error if the first batches have no gradients, so that steps are noise."""
+        """Raise an error if the first batches have no gradients: their releases would be noise only."""
         if self._batches_seen == SILENT_BATCHES and not self._noisy_sum.has_gradients:
             self._noisy_sum.forget()
             remedy = (
@@ -529,7 +529,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
 
 def _only_gradient(captured: Gradients) -> Tensor:
-    """Return the gradient of a single record, outputs x inputs."""
+    """Return the gradient of a single record, of the shape ``outputs x inputs``."""
     if len(captured) == 1:
         return captured[0][0]
     g, x = captured

@@ -38,7 +38,7 @@ from privproj.training.trained import Trained, trained_tensors
 from privproj.training.view import Algorithm
 
 OPACUS_NAMES = {
-    "target_epsilon": "epsilon", "target_delta": "delta",
+    "target_epsilon": "epsilon", "target_delta": "delta", "sample_rate": "batches=PoissonBatches(rate=...)",
     "poisson_sampling": 'batches="poisson" (True) or batches="balls-in-bins" (False)',
     "noise_generator": "insecure_seed", "criterion": "loss_fn of step_on", "grad_sample_mode": "not needed",
     "max_physical_batch_size": "micro_batch_size of step_on", "loss_reduction": "not needed",

@@ -1,10 +1,10 @@
 """Write and check privacy statements of runs.
 
 A privacy statement explains the guarantee of a run, its assumptions and its limits. The statement depends on its
-parameters only. These parameters are the phases of a run (one phase for a query), a delta, a style and the entries of
-its author, and for a training run the number of releases of each phase. A statement ends with its parameters as one
-line of JSON, so that every reader can recompute and compare it. Names of phases cannot be checked, so phases are
-numbered instead. The author's entries are under a heading that marks them as unchecked.
+parameters only. These parameters are a delta, a style (:data:`STYLES`), the entries of its author and the phases of the
+run. A query is a run of one phase. The phases of a training run have their numbers of releases. A statement ends with
+its parameters as one line of JSON, so that every reader can recompute and compare it. Names of phases cannot be
+checked, so phases are numbered instead. The author's entries are under a heading that marks them as unchecked.
 
 The text of a statement comes from ``statement.toml`` and is for readers who are not experts. The numbers about
 attackers are upper bounds for the best attack, read from the whole curve and rounded up (C30).
@@ -14,8 +14,8 @@ if another machine rounds differently. The statement may be part of a larger fil
 lines between its marks are checked. An HTML page must contain only the statement, because a style or a script elsewhere
 on the page could change its appearance.
 
-A statement and the ledger of a run are compared after each is checked separately. They agree if the ledger belongs to
-the run of the statement, or to its beginning, and the claimed epsilon is at least the epsilon of the releases in the
+A statement and the ledger of a run are compared after each is checked separately. To agree, the ledger must have the
+run of the statement, or its first part. The claimed epsilon must be at least the epsilon of the releases in the
 ledger. A statement about a plan counts all planned releases. A statement about a training run counts the releases that
 had been made when it was written. If the statement has the SHA-256 of a file, the file must have this digest.
 """
@@ -362,7 +362,7 @@ def _other_bound(other: Result, factor: float) -> str:
 
 
 def _rounded_up(share: float, times: Decimal) -> str:
-    """Return ``times`` a share, rounded up to three significant digits."""
+    """Return a share multiplied by ``times``, rounded up to three significant digits."""
     return f"{float(Context(prec=3, rounding=ROUND_CEILING).multiply(Decimal(share), times)):.10g}"
 
 
@@ -590,7 +590,7 @@ def compare_with_ledger(
 
 
 def _made(account: Account) -> list[tuple[dict[str, Any], int]]:
-    """Return the phases that have releases, as JSON data, with their numbers."""
+    """Return each phase that has releases, as JSON data, with its number of releases."""
     return [(json.loads(json.dumps(entry)), made) for entry, made in account.phases if made]
 
 

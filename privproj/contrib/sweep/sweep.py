@@ -207,8 +207,6 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
     keys = spec.with_unique_keys(data, where)
     axes = spec.with_unique_keys(keys.pop("grid", {}), f"{where}: grid")
     with within(where):
-        query = spec.check_entry(keys, ())
-        keys.pop("query", None)
         if not axes:
             raise InvalidParameterError(
                 "grid",
@@ -216,6 +214,8 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
                 "a table",
                 "give a table [grid] with a list of values for each varied key, such as rank = [4, 16]",
             )
+        query = spec.check_entry(keys, ())
+        keys.pop("query", None)
         _check_axes(axes, keys, query)
         points = math.prod(map(len, axes.values()))
         if points > MOST_POINTS:

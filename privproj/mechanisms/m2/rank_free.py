@@ -23,10 +23,10 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitivity | ScaledBeta:
-    """Return the distribution of the squared sensitivity of one unit direction.
+    """Return the distribution of the squared sensitivity over the noise variance, for a change in one direction.
 
-    It is in units of the noise variance, for a layer of this shape. It includes the count that adapts the clipping
-    norm, if there is one (C31).
+    It is that of ``mu^2 |P u|^2`` for a unit vector ``u`` and the projection ``P`` of a layer of this shape (C7). With
+    adaptive clipping, the squared sensitivity of the count over its noise variance is added (C31).
     """
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
     plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift

@@ -19,10 +19,12 @@ MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_si
 class Sketch(Mechanism):
     """A secret Gaussian sketch with noise.
 
-    The release is ``Q A^T + N``, where ``A`` is secret, freshly sampled for each release and used once. ``A`` has the
-    shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the standard
-    deviation ``noise_sigma``. Give either ``gamma``, or the parameters from which it is computed. They are assumptions
-    on all datasets and all neighbors, unless ``enforced`` states that clipping enforces the norms.
+    The release is ``Q A^T + N``. The query matrix ``Q``, with ``m`` columns, is computed from the dataset, and ``Q'``
+    from a neighboring dataset. ``A`` is secret, freshly sampled for each release and used once. ``A`` has the shape
+    ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the standard deviation
+    ``noise_sigma``. Give either ``gamma``, or the parameters from which it is computed. ``gamma``, ``eigen_floor``,
+    ``frobenius_bound`` and ``sensitivity`` are assumptions on all datasets and all neighbors. If ``enforced`` is True,
+    clipping enforces the last two, so they are not assumptions.
 
     Args:
         rank: The number of rows of ``A``, from 1 to 1e9; None only for the rank query.
@@ -34,10 +36,11 @@ class Sketch(Mechanism):
         sketch_sigma: The standard deviation of the entries of ``A``, above 0 and up to 1e100. Default:
             ``1/sqrt(rank)``.
         noise_sigma: The standard deviation of the entries of ``N``, above 0 and up to 1e100.
-        eigenvalues: The rank of ``Q Q^T - Q' Q'^T``, from 1 to 1e12, a factor of the bounds as published.
+        eigenvalues: The rank of ``Q Q^T - Q' Q'^T``, from 1 to 1e12; needed by the bounds ``rdp``, ``tcdp``
+            and ``lora-by-design``.
         layer_count: The number of independent sketches in one release, from 1 to 1e6.
-        step_smoothness: The learning rate times the smoothness of the loss, for ``lora-by-design`` only.
-        enforced: Whether clipping enforces both norms, so that they are not assumptions.
+        step_smoothness: The learning rate times the smoothness of the loss, for the bound ``lora-by-design`` only.
+        enforced: Whether clipping enforces ``frobenius_bound`` and ``sensitivity``, so that they are not assumptions.
         fixed_projection: Whether one ``A`` is used for all releases.
 
     Raises:
@@ -119,7 +122,9 @@ class Sketch(Mechanism):
         """
         noise = self.noise_sigma
         if noise is None:
-            raise InvalidParameterError("gamma", "nothing", "a number", "give gamma, or noise_sigma and sensitivity")
+            raise InvalidParameterError(
+                "noise_sigma", "nothing", "a number", "give noise_sigma, the standard deviation of the noise"
+            )
         variance = 1.0 / self.needed_rank if self.sketch_sigma is None else self.sketch_sigma**2
         # lam + sigma_g^2/sigma_A^2 (C14).
         return self.eigen_floor + noise**2 / variance
@@ -134,13 +139,13 @@ class Sketch(Mechanism):
             A positive number without a unit.
 
         Raises:
-            InvalidParameterError: Both ``gamma`` and the difference are missing, or the ratio is not a positive double.
+            InvalidParameterError: Both ``gamma`` and ``change`` are missing, or the ratio is not a positive double.
         """
         if self.gamma is not None:
             return self.gamma
         if change is None or not change > 0.0:
             missing = "sensitivity" if self.sensitivity is None else "frobenius_bound"
-            raise InvalidParameterError(missing, "nothing", "a number", f"give {missing}, or gamma")
+            raise InvalidParameterError(missing, "nothing", "a number", f"give {missing}, or gamma alone")
         # Gamma = (lam + sigma_g^2/sigma_A^2)/B_C (C14), rounded down.
         gamma = self.floor / change * (1.0 - 1e-14)
         if not 0.0 < gamma < math.inf:

@@ -179,8 +179,9 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
     for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
             remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
-            expected = f"below {inputs} for a tensor of {outputs} x {inputs} with joint clipping"
-            remedy = f"{remedy}, or use clipping=per-layer"
+            most = "at most" if projected and len(shapes) == 1 else "below"
+            expected = f"{most} {inputs} for a tensor of {outputs} x {inputs} with joint clipping"
+            remedy = f"{remedy}, or pass clipping=per-layer to make_private"
             raise InvalidParameterError("rank", rank, expected, remedy)
 
 

@@ -38,7 +38,7 @@ SKETCH = "epsilon sketch --gamma 50 --rank 16 --delta 1e-5 --steps 10"
             "--steps must be omitted if --epochs is given",
         ),
         ("epsilon sketch --rank 16 --gamma 9 --enforced --delta 1e-5", "omitted if --gamma is given, got --enforced."),
-        ("epsilon sketch --rank 16 --delta 1e-5", "give --sensitivity, or --gamma\n"),
+        ("epsilon sketch --rank 16 --delta 1e-5", "give --sensitivity, or --gamma alone\n"),
         ("sigma gaussian --tpr 0.1", "give --tpr and --fpr together\n"),
         ("epsilon m2 --dim 64 --noise-multiplier 1 --delta 1e-5", "give --dim and --rank, or --layer\n"),
         (
