@@ -152,7 +152,7 @@ def test_over_rows_warns_once_without_writable_cache(cache, tmp_path, monkeypatc
     with pytest.warns(RuntimeWarning) as output:
         for turn in (10, 11):
             assert run_kernel(tmp_path, turn, 2.0) == 6.0
-    assert len(output) == 1 and "set NUMBA_CACHE_DIR" in str(output[0].message) and not requested
+    assert len(output) == 1 and "Set NUMBA_CACHE_DIR" in str(output[0].message) and not requested
     assert run_kernel(tmp_path, 12, 2.0, COMPILE_ROWS_WITHOUT_CACHE) == 6.0 and len(requested) == 1
 
 
