@@ -78,7 +78,7 @@ class PrivprojError(Exception):
 
 
 class QueryError(PrivprojError):
-    """Base class of errors of valid queries that have no value.
+    """Base class of the errors raised if a valid query has no value.
 
     Attributes:
         outcome: The outcome of the result, the value of a member of :class:`privproj.Outcome`.
@@ -171,7 +171,7 @@ class UnknownNameError(InvalidParameterError):
     def sentence(self, name: str) -> str:
         """Return the message with another name for the parameter.
 
-        If ``name`` contains a location, such as a file, the location follows the unknown name.
+        If ``name`` begins with a location, such as a file, the message states the location after the unknown name.
         """
         place, _ = _split(name)
         noun, _, owner = self.expected.partition(" of ")
@@ -359,8 +359,9 @@ def unknown_name(
 ) -> InvalidParameterError:
     """Return the error for a value that is not one of the allowed names.
 
-    It suggests the corresponding name for a name of :data:`OTHER_TOOLS`, or else the nearest names. If no name is near,
-    it lists all names, or states the remedy if there are more than 12.
+    If the value is a name that another tool uses (:data:`OTHER_TOOLS`), the error suggests the corresponding name.
+    Otherwise the error suggests names with a similar spelling. If there are none, the error lists all names, or states
+    ``remedy`` if there are more than 12 names.
 
     Args:
         name: The name of the parameter, or its location and ": " and the name.

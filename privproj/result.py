@@ -313,9 +313,10 @@ class Result:
         return self._compared(other, lambda x, y: x >= y)
 
     def _compared(self, other: object, holds: Callable[[float, float], bool]) -> bool:
-        """Return the comparison of two values.
+        """Return whether ``holds(self.value, other)`` is true.
 
-        An infinite epsilon can be compared too, although it is not a guarantee.
+        ``other`` is a number or a result. A result with an infinite epsilon can be compared too, although it is not a
+        guarantee.
         """
         if not isinstance(other, float | int | Result):
             return NotImplemented
@@ -468,7 +469,7 @@ class Rows(tuple[AnyRow, ...]):
 
 
 def as_plain_value(value: object) -> object:
-    """Return a value in the types of JSON: text, finite numbers, lists and tables.
+    """Return a value in the types of JSON: text, finite numbers, lists and dictionaries.
 
     ``nan`` and infinities become None.
     """

@@ -283,7 +283,7 @@ class Run:
 
     @property
     def single(self) -> bool:
-        """True for one release on the whole dataset, or one epoch that is accounted as one."""
+        """True for one release on the whole dataset, or one epoch that counts as one release."""
         return self.steps == 1 and self.sampling_rate == 1.0 and not (self.scheme.picks_batches and self.batches != 1)
 
     def parameters(self) -> dict[str, object]:
@@ -359,7 +359,7 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
 def _check_batches(keys: Mapping[str, Any], query: str) -> None:
     """Raise an error for keys about batches that are redundant or incomplete.
 
-    A sampled run needs a number of steps.
+    Sampled batches also require a number of steps or epochs.
 
     Raises:
         InvalidParameterError: A key is redundant, or a key that another one needs is missing.

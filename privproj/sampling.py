@@ -136,8 +136,8 @@ class Scheme:
 def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     """Return a scheme in which the position of a record determines its batch.
 
-    It supports zero-out and replace. ``name`` is its name, and ``have`` a subject with a verb for messages, such as "a
-    partition has". ``more`` are other fields of :class:`Scheme`.
+    The scheme supports zero-out and replace. Messages use ``name``, the name of the scheme, and ``have``, a subject
+    with a verb such as "a partition has". ``more`` are other fields of :class:`Scheme`.
     """
     shifts = "a removed record can shift every later batch"
     rejected = (

@@ -283,8 +283,8 @@ def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
 def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
     """Evaluate ``wishart.early.epsilon`` or ``.delta`` at ``t``, ``eta`` and ``R``.
 
-    They are the free parameters of the early theorem (C11): ``t`` is a threshold, ``eta`` its margin and ``R`` a bound
-    on a norm.
+    These values are the free parameters of the bound ``early`` (C11): ``t`` is a threshold, ``eta`` its margin and
+    ``R`` a bound on a norm.
     """
     from privproj.mechanisms.wishart.early import SPECTRAL_CONSTANT, early_bound_at
 

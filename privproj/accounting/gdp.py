@@ -5,9 +5,10 @@ their trade-off function. The privacy profile ``H`` of the run is evaluated at s
 to be convex in ``t = e^eps`` and decreasing. So the lower convex hull of these points, a polygon, is above ``H``.
 ``mu`` is chosen such that ``G_mu`` is above every edge of the polygon.
 
-At very small deltas, such as 1e-30, a sampled run looks like one on the whole dataset. Therefore a slack ``d0`` is
-allowed, and the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Let ``f(a)`` be the smallest false negative
-rate of any attack at the false positive rate ``a``, and ``Phi`` the normal distribution function. Then (C30)
+At very small deltas, such as 1e-30, a sampled run is hardly better than a run on the whole dataset, and ``mu`` would be
+large. Therefore a slack ``d0`` is allowed, and the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Let
+``f(a)`` be the smallest false negative rate of any attack at the false positive rate ``a``, and ``Phi`` the normal
+distribution function. Then (C30)
 
     delta(eps) <= max(G_mu(eps), d0)    at every epsilon,
     f(a) >= G_mu(a) - d0                at every false positive rate a,
@@ -214,7 +215,8 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
 def _falls(log_delta: float, next_log_delta: float) -> bool:
     """Return whether bisecting an edge of the polygon could improve the fit.
 
-    It could if delta or ``1 - delta`` changes by more than 1e-3 nats along the edge.
+    The arguments are ``ln delta`` at both ends of the edge. The result is True if delta or ``1 - delta`` changes by
+    more than 1e-3 nats along the edge.
     """
     # 1e-3 nats; an edge along which delta and 1 - delta change less is not bisected.
     return max(log_delta - next_log_delta, log1m_exp(next_log_delta) - log1m_exp(log_delta)) > 1e-3
@@ -315,8 +317,8 @@ def _log_tail(x: float) -> float:
 def _quantile(log_tail: float, *, up: bool) -> float:
     """Return a bound on the ``x`` at which the normal upper tail is ``e^log_tail``.
 
-    The tail at the result was evaluated. It is at most ``e^log_tail`` if ``up``, and at least ``e^log_tail`` otherwise.
-    Without ``up``, the result is ``-inf`` if the tail is too close to 1.
+    The tail at the result is at most ``e^log_tail`` if ``up`` is True, and at least ``e^log_tail`` if it is False. In
+    the second case the result is ``-inf`` if ``e^log_tail`` is too close to 1.
     """
     from scipy.special import ndtri_exp
 

@@ -193,7 +193,8 @@ def attains_pair(phase: Phase) -> bool:
 def _ratio(result: Result, least: float) -> float:
     """Return the ratio of an epsilon, delta or advantage to its lower bound.
 
-    ``least`` is the lower bound, for a delta its ``log10``. The result is ``inf`` if the bound is not positive.
+    ``least`` is the lower bound of an epsilon or an advantage, or the decimal logarithm of the lower bound of a delta.
+    The result is ``inf`` if the lower bound is not positive.
     """
     if result.quantity == "delta":
         assert result.log10_delta is not None

@@ -208,9 +208,9 @@ class Phase:
     def release(self) -> tuple[Representation, Run]:
         """Return the bound of one release, and the run over which it is composed.
 
-        The bound is a privacy profile, or another :data:`Representation` such as a Renyi curve. It has the sensitivity
-        of the neighboring relation and of the group. If batches are sampled and the bound is a profile, a step that
-        samples some of the records of a group is accounted as one release, and the returned run is unsampled (C37).
+        The bound is a privacy profile, or another :data:`Representation` such as a Renyi curve. It accounts for the
+        neighboring relation, and for all records of a group. For a group in sampled batches the profile may also
+        include the sampling of a step, and the returned run is then unsampled (C37).
 
         Raises:
             UnsupportedError: The bound does not support groups of records.
@@ -245,7 +245,7 @@ class Phase:
 
     @property
     def _adds_shifts(self) -> bool:
-        """True for Gaussian noise if the position of a record determines its batch.
+        """True if the noise is Gaussian and the position of a record determines its batch.
 
         Then the epsilon of a user is largest if all records of the user are in one batch (C37).
         """
@@ -267,7 +267,7 @@ class Phase:
         """Return the profile of a step with truncated batches, and its run (C26).
 
         The profile includes the sampling of the step. The result is None if no theorem covers the truncation of a step.
-        Without a maximum batch size it is :meth:`profile`.
+        Without a maximum batch size it is the result of :meth:`profile`.
         """
         if self.run.max_batch_size is None:
             return self.profile()
@@ -317,9 +317,9 @@ class Phase:
     def worst_differences(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
         """Return privacy profiles for lower bounds, and the run to compose them over.
 
-        Each is the profile of one release for one difference between neighboring sums that no assumption rules out
-        (C28). There may be none. For a group in sampled batches, each difference is that of copies of one record whose
-        sensitivity is not random.
+        Each profile is that of one release for one difference between neighboring sums, which the assumptions must
+        allow (C28). There may be none. For a group in sampled batches, the records of the group are copies of one
+        record, and the sensitivity for this record must not be random.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run

@@ -144,7 +144,7 @@ class Composition:
 
     @property
     def grid_step(self) -> float | None:
-        """The step of the discretization grid in nats; None if the composer chooses it."""
+        """The step of the discretization grid in nats; None if privproj chooses it."""
         if self.discretization is None and len(self.phases) == 1:
             return self.phases[0].run.discretization
         return self.discretization

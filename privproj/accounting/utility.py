@@ -206,7 +206,7 @@ class Choice:
 class _Way(NamedTuple):
     """A training algorithm, and the mechanism that accounts for it.
 
-    ``lift`` has the noise and the projection error of its updates; None means :meth:`Mechanism.lift`.
+    ``lift`` has the noise and the projection error of the updates; if it is None, :meth:`Mechanism.lift` computes both.
     """
 
     algorithm: str | None
@@ -226,9 +226,9 @@ def choose(
 ) -> Rows[Choice]:
     """Compare training algorithms at the same privacy, best first.
 
-    They are sorted by the error of their updates (:attr:`Utility.error`) at the noise multiplier that each algorithm
-    needs for the target. Algorithms with a fixed subspace (LoRA-FA, PRISM, DP-SFT) are not listed. They train another
-    model with the noise multiplier of DP-SGD, and can only be compared by accuracy.
+    The algorithms are sorted by the error of their updates (:attr:`Utility.error`) at the noise multiplier that each
+    algorithm needs for the target. Algorithms with a fixed subspace (LoRA-FA, PRISM, DP-SFT) are not listed: they have
+    the noise multiplier of DP-SGD but train another model, so they can only be compared by accuracy.
 
     Args:
         layers: The trained matrices in the format of M2: ``1024x16x24`` means 24 matrices with 1024 inputs, projected

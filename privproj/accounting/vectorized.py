@@ -525,10 +525,10 @@ _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
-    """Evaluate a kernel for every row, and return its two values.
+    """Evaluate a kernel for every row, and return two arrays with its two values.
 
-    ``noises`` are noise multipliers, and ``targets`` are epsilons or log deltas. The second value is ``inf`` if a row
-    has no result.
+    ``noises`` are noise multipliers, and ``targets`` are epsilons or log deltas. In a row without a result, the second
+    value is ``inf``.
     """
     distributions = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
     first, answered = over_rows(kernel, targets, distributions, threads, shape.profile.weight)
@@ -538,8 +538,8 @@ def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: 
 def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
     """Return a lower end for each epsilon or noise multiplier.
 
-    It is a smaller number at which delta exceeds the target; 0 if none is found. ``sought`` is the name of the computed
-    field.
+    A lower end is a smaller number at which delta exceeds the target; 0 if none is found. ``sought`` is the name of the
+    computed field.
     """
 
     def is_above(where: Places, x: Array) -> Any:
