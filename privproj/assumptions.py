@@ -23,7 +23,10 @@ class RequirementText(StrEnum):
 
 
 class Requirement(RequirementText):
-    """A requirement on the program; a result holds only if all its requirements are met."""
+    """A requirement on the program.
+
+    A result holds only if the program meets all its requirements.
+    """
 
     # sampling
     POISSON_SAMPLING = (

@@ -469,9 +469,9 @@ class Rows(tuple[AnyRow, ...]):
 
 
 def as_plain_value(value: object) -> object:
-    """Return a value in the types of JSON: text, finite numbers, lists and dictionaries.
+    """Return a value in the types of JSON.
 
-    ``nan`` and infinities become None.
+    These are text, finite numbers, lists and dictionaries. ``nan`` and infinities become None.
     """
     if isinstance(value, StrEnum):
         return str(value)

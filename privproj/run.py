@@ -283,7 +283,7 @@ class Run:
 
     @property
     def single(self) -> bool:
-        """True for one release on the whole dataset, or one epoch that counts as one release."""
+        """True for a release on the whole dataset, or an epoch that counts as a release."""
         return self.steps == 1 and self.sampling_rate == 1.0 and not (self.scheme.picks_batches and self.batches != 1)
 
     def parameters(self) -> dict[str, object]:

@@ -346,7 +346,8 @@ def _mu_above(eps: float, log_delta: float) -> float:
 def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
     """Return an upper bound of ``(G_mu - H)/(1 + t)`` on each edge.
 
-    ``H`` is any convex, decreasing profile through the points, and ``t = e^eps``.
+    ``H`` is any convex, decreasing profile through the points, and ``t = e^eps``. The largest gap bounds the regret of
+    :class:`_GaussianFit` (C30).
     """
     gaps = []
     for i, ((eps, log_delta), (next_eps, next_log_delta)) in enumerate(edges):
@@ -359,5 +360,5 @@ def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
 
 
 def _gap(eps: float, mu: float, delta: float) -> float:
-    """Return ``(G_mu(eps) - delta) / (1 + e^eps)``."""
+    """Return ``(G_mu(eps) - delta) / (1 + e^eps)`` for :func:`_gaps`."""
     return (math.exp(log_gaussian_delta(eps, mu)) - delta) / (1.0 + math.exp(min(eps, 700.0)))

@@ -85,7 +85,7 @@ class SumDistribution:
 
     Each ratio ``W`` enters as ``W - w``, with ``w`` its least value. For every ``c``, the means of ``(Z - c)_+`` and
     ``(c - Z)_+`` are at least as large as for the exact distribution (upper bound), or at most as large (lower bound).
-    The code that builds the distribution guarantees one of both (C25).
+    The code that builds the distribution guarantees either the first or the second property (C25).
     """
 
     places: Array  # values ``z_i >= 0`` of the atoms, increasing; dimensionless
@@ -138,8 +138,8 @@ class _Epoch:
     def thresholds(self, losses: Array) -> tuple[Array, Array]:
         """Return ``c = t (s - w)`` at ``ln s = losses``, rounded down and rounded up.
 
-        ``S`` is the sum of the likelihood ratios of the ``t`` batches of an epoch, and ``Z = S - t w``, where ``w`` is
-        their least value. ``Z = c`` is equivalent to ``S/t = s``. ``c`` is 0 where ``s <= w``.
+        ``S`` is the sum of the likelihood ratios of the ``t`` batches of an epoch, ``w`` is the least value of one
+        likelihood ratio, and ``Z = S - t w``. ``Z = c`` is equivalent to ``S/t = s``. ``c`` is 0 where ``s <= w``.
         """
         # c = t s (1 - e^(ln w - ln s))
         c = self.batches * np.exp(losses) * -np.expm1(np.minimum(self.log_least - losses, 0.0))
@@ -230,9 +230,9 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
 
 
 def blocks_of(run: Run) -> list[tuple[int, int]]:
-    """Return the sizes of the blocks of an epoch, and how many the run has of each.
+    """Return pairs of the size of a block and the number of such blocks in the run.
 
-    :func:`allocate` defines the blocks (C25).
+    :func:`allocate` defines the blocks of an epoch (C25).
     """
     assert run.batches is not None
     size, longer = divmod(run.batches, run.batches_per_record)
@@ -508,10 +508,10 @@ def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above:
 def _choose_points(
     one: SumDistribution, two: SumDistribution, top: float, least: float, density: float, score: float
 ) -> Array:
-    """Return grid points from 0 to ``top`` for a sum; every grid gives valid bounds.
+    """Return grid points from 0 to ``top`` for the sum of two independent terms.
 
-    The points are evenly spaced in the normal score ``Phi^-1(P(Z <= z))`` of the sum, under both ``Q`` and ``Pbar``
-    (the output distributions of an epoch without and with the record).
+    Every grid gives valid bounds. The points are evenly spaced in the normal score ``Phi^-1(P(Z <= z))`` of the sum,
+    under both ``Q`` and ``Pbar`` (the output distributions of an epoch without and with the record).
 
     Args:
         one: The first term.

@@ -59,8 +59,8 @@ class GoodEventCurve:
     def digits(self) -> int:
         """The number of significant digits of a reported epsilon (C24: exact inverses).
 
-        It is smaller where the optimization of the split is less accurate. For a fixed split, epsilon is that of a
-        Gaussian run.
+        Fewer digits are reported if delta is less accurate: after an optimization of the split on a grid, or if delta
+        is computed as the inverse of epsilon.
         """
         if self.leads_with_epsilon:
             return 8 if self.composed else 10

@@ -375,5 +375,8 @@ class GridCurve:
 
     @cached_property
     def squaring_has_lower_bounds(self) -> bool:
-        """Whether repeated squaring has lower bounds, even if no uniform grid has one."""
+        """Whether repeated squaring has lower bounds.
+
+        If so, the search for a lower bound goes on after a uniform grid without one.
+        """
         return all(adaptive_bounds(step).below for step in self.coarse)

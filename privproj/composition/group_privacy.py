@@ -83,7 +83,7 @@ def group_step(
         logs: The log probabilities that a batch contains ``j = 0, 1, ...`` of the records, from :func:`poisson_weights`
             or :func:`fixed_size_weights`.
         of_fixed_size: True for batches of fixed size, with profiles under the replace relation.
-        cut: The largest numbers ``j``, of this total probability, count as infinite loss.
+        cut: The largest numbers ``j``, with a total probability of at most ``cut``, count as infinite loss.
 
     Raises:
         UnsupportedError: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
@@ -166,7 +166,7 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
 
 
 class _GroupStep:
-    """The excess of one step for a group, from the profiles of its members.
+    """The excess of one step for a group, from profiles for 1, 2, ... records.
 
     The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` in the remove direction. The module docstring defines
     the symbols.
@@ -397,8 +397,9 @@ class _GroupCurve:
     def _guess(self, log_delta: float) -> float | None:
         """Return an epsilon just below the least one at which group privacy meets delta.
 
-        The result is None if this epsilon is 0 or unknown. The search needs a good start: the factor of group privacy
-        increases with epsilon, so delta is not met at much larger epsilons, and a search with long steps would fail.
+        The result is None if this epsilon is 0 or unknown. The search for the least epsilon needs a good start. The
+        factor of group privacy increases with epsilon, so delta is not met at much larger epsilons, and a search with
+        long steps would fail.
         """
         eps = 0.0
         with suppress(PrecisionError):

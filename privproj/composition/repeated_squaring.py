@@ -154,7 +154,7 @@ class ComposedPmf:
     def log_chernoff_bound(self, eps: float) -> float:
         """Return ``ln delta(eps)`` with the mass of infinite losses; ``eps`` is in nats.
 
-        The exact sum takes no longer than a Chernoff bound.
+        The result is the exact sum, which takes no longer than a Chernoff bound.
         """
         return math.log(max(self.delta(eps).value + self.infinity_mass, SMALLEST_UPPER_BOUND))
 
@@ -232,7 +232,10 @@ def _unit_for(reach: float) -> float:
 
 @dataclass(frozen=True)
 class _GridTolerance:
-    """The accuracy that a grid should have; bounds are valid for any values."""
+    """The accuracy that a grid should have.
+
+    The tolerance affects the number of grid points only. Bounds are valid for any tolerance.
+    """
 
     error: float  # approximate relative error of the excess that the grid may cause
 

@@ -132,7 +132,7 @@ class Bins:
     def lowered(self, factor: float) -> tuple[Array, Array]:
         """Return masses and means times a factor below 1, for lower bounds (C28).
 
-        A mean is at least the left edge of its bin, and the first mass is 0.
+        No mean is lowered below the left edge of its bin. The first mass is set to 0.
         """
         mass = factor * self.mass
         mass[0] = 0.0
@@ -221,7 +221,10 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
 
 
 def _ratio(s: float) -> tuple[float, float]:
-    """Return ``e^s - 1`` and ``e^s``, the arguments of the functions for Gamma tails."""
+    """Return ``e^s - 1`` and ``e^s`` for a coordinate ``s``.
+
+    These are the arguments ``e`` and ``ratio`` of the functions for Gamma tails.
+    """
     return math.expm1(s), math.exp(s)
 
 
@@ -234,9 +237,9 @@ def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
 
 
 class _PositiveDistribution(ABC):
-    """A distribution on ``[0, inf)`` with a coordinate ``s`` of smooth, unimodal density.
+    """A distribution on ``[0, inf)``, described by the density of a coordinate ``s``.
 
-    The coordinate is 0 at the mean.
+    The density is smooth and unimodal. The coordinate is 0 at the mean of the distribution.
     """
 
     width: float  # width of the peak in ``s``, about a standard deviation

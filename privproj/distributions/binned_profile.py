@@ -5,6 +5,9 @@ bounds, a convex function is replaced by its chord over a bin, and a concave fun
 bin (Jensen's inequality). Lower bounds do the reverse (C28). The error of all bounds is of second order in the width of
 a bin. Shapes: ``eps`` is ``(e,)``, a distribution has ``n`` bins, and values at its edges are ``(e, n + 1)``.
 
+A *cut* is an edge ``c``. Its *dual value* ``V(c) = E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]`` is
+a lower bound of ``E[g_p(X)]`` for every ``p``. Here ``h`` is ``h_eps``.
+
 A *row* is one ``eps``. A few rows are *guides*: there the Gaussian profile is evaluated at every edge. Between two
 guides it is evaluated only at the edges that contribute at these guides. The mass to the left of these edges is moved
 up to the first of them, which can only increase an upper bound.
@@ -179,9 +182,9 @@ def _largest_means(
     """Return upper bounds of ``min_p max_l E[g_p(X_l)]``, starting from given tangents.
 
     ``g_p`` is the convex function above the Gaussian delta with the tangent point ``p`` (C5). Without ``best_of_each``
-    only these tangents are used. Otherwise two more are tried: the best tangent of the distribution with the largest
-    expectation, and one between both, where two of the expectations are about equal. The result is the smallest bound
-    at each row.
+    only the given tangents are used. Otherwise two more tangents are tried: the best tangent of the distribution with
+    the largest expectation, and a tangent between this one and the given one, where two of the expectations are about
+    equal. The result is the smallest bound at each row.
 
     Args:
         tables: The tables of the distributions ``X_l``.
@@ -236,7 +239,7 @@ class _Table:
 
     @classmethod
     def of(cls, eps: Array, dist: Bins, edges: slice, cuts: slice) -> "_Table":
-        """Return the table of these edges and cuts."""
+        """Return the table of the given edges, and of the given cuts of the dual value."""
         edges = slice(edges.start, min(edges.stop, len(dist.edges)))
         values = _tabulate(gaussian_deltas, eps, np.concatenate([dist.edges[edges], dist.above[1][cuts]]))
         count = edges.stop - edges.start
@@ -316,8 +319,8 @@ class _Table:
 def _first_followed(values: Array, weights: Array, totals: Array) -> NDArray[np.intp]:
     """Return the first column of every row that is not negligible.
 
-    All columns before it have a negligible sum. ``values`` increase along a row, and so do ``weights``, the cumulative
-    weights of the columns. ``totals`` are the sums of all columns.
+    The sum of all columns before this column is negligible. ``values`` and ``weights``, the cumulative weights of the
+    columns, increase along a row. ``totals`` are the sums of all columns.
     """
     return np.maximum((weights * values <= NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1) - 1, 0)
 
@@ -414,7 +417,11 @@ def rank_one_deltas_below(eps: Array, dist: Bins) -> Array:
 
 
 def _claimed(lower: Array) -> Array:
-    """Return these lower bounds minus :data:`LEAST_LOWER_DELTA`, or 0 where they are tiny."""
+    """Return these lower bounds, lowered by :data:`LEAST_LOWER_DELTA`.
+
+    Tiny lower bounds become 0, and the others are at most 1. The decrease covers bins whose mass is too small for their
+    mean to be computed.
+    """
     return np.minimum(np.where(lower > 1e3 * LEAST_LOWER_DELTA, lower - LEAST_LOWER_DELTA, 0.0), 1.0)
 
 

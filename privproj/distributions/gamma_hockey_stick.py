@@ -7,10 +7,10 @@ where ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. The two Mills
     above(w) = int_0^inf exp(-k (D(w + y) - D(w))) dy,    P(U > k e^w) = F e^(-k D(w)) above(w)
     below(w) = int_0^inf exp(-k (D(w - y) - D(w))) dy,    P(U < k e^w) = F e^(-k D(w)) below(w)
 
-For ``x > 0``, ``b = k e^w`` and ``E = b (e^x - 1) - k x`` the gains above and below the threshold ``b`` are
+For ``x > 0``, ``b = k e^w`` and ``tilt = b (e^x - 1) - k x`` the gains above and below the threshold ``b`` are
 
     E[(1 - e^(-(e^x - 1)(U - b)))_+]  = F e^(-k D(w)) [above(w) - above(w + x)]
-                                      = 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)]
+                                      = 1 - e^tilt + F e^(-k D(w)) [below(w + x) - below(w)]
     E[(1 - e^(-(1 - e^-x)(b - U)))_+] = F e^(-k D(w)) [below(w) - below(w - x)]
 
 (docs/proofs.md C20). Both ratios and their slopes are tabulated as polynomials on panels in ``w``, which interpolate in
@@ -236,7 +236,8 @@ class _RatioTable:
     * ``ratio``: the polynomials of the ratio.
     * ``rise``: the polynomials of an antiderivative of the absolute value of the slope, on each panel and a little
       beyond.
-    * ``amplified``: the proved relative error of a difference of two values, or of an integral of the slope instead.
+    * ``amplified``: the proved relative error of a difference of two ratios, which is computed from two values or as an
+      integral of the slope.
     """
 
     edges: Array
@@ -396,7 +397,7 @@ class GammaGain:
         Args:
             w: ``w``, the log of the threshold over ``k``.
             x: ``x`` of the module docstring, above 0.
-            tilt: ``E`` of the module docstring.
+            tilt: ``tilt`` of the module docstring.
             sign: -1 for the gain below the threshold, :meth:`log_under`.
         """
         ratio, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)

@@ -187,7 +187,10 @@ class _TabulatedPanels:
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
-        """``P(X > edge)`` and ``E[X; X > edge]`` at the left edges of level 0, then 0."""
+        """``P(X > edge)`` and ``E[X; X > edge]`` at the panel edges of level 0.
+
+        The last entry of both arrays, for the right end, is set to 0.
+        """
         mass, moment = (self.base.sums(v)[0] for v in (np.ones_like(self.base.x), self.base.x))
         return tuple(np.append(np.cumsum(v[::-1])[::-1], 0.0) for v in (mass, moment))  # pyright: ignore
 

@@ -120,8 +120,8 @@ def _add_logs(logs: Array, index: Index, more: Array) -> Array:
 class _LogSums:
     """Logs of three sums for each epsilon: integral, error, and weighted steepness.
 
-    The third sum is the integral of ``f g`` times the steepness of ``ln g``, by which rounding of a threshold changes
-    it.
+    The third sum is the integral of ``f g`` times the steepness of ``ln g``. It measures how much rounding of a
+    threshold changes the integral of ``f g``.
     """
 
     total: Array

@@ -124,7 +124,10 @@ def over_rows(
 
 
 def _plain(kernel: Callable[..., tuple[float, float]], x: float, row: list[float]) -> tuple[float, float]:
-    """Return both values of the kernel, infinite where machine code returns nan."""
+    """Return both values of the kernel in plain Python.
+
+    If the kernel raises an arithmetic error, where machine code returns nan, the values are ``-inf`` and ``inf``.
+    """
     try:
         return kernel(x, row)
     except (ArithmeticError, ValueError):
@@ -139,7 +142,10 @@ def _loop_over(kernel: Callable[..., tuple[float, float]]) -> Callable[..., None
 
 
 def _write_rows(first: Array, rows: Array, one: Array, other: Array) -> None:
-    """Write both values of ``KERNEL``, a global that :func:`_loop_over` sets."""
+    """Write both values of ``KERNEL`` for every row to ``one`` and ``other``.
+
+    :func:`_loop_over` sets the global ``KERNEL`` to a kernel.
+    """
     for i in range(len(first)):
         one[i], other[i] = KERNEL(first[i], rows[i])  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
@@ -234,7 +240,7 @@ def _register_callee(function: Callable[..., Any]) -> None:
 
 
 def _functions_of(function: Callable[..., Any]) -> list[Any]:
-    """Return every plain function in the machine code of a function, itself first."""
+    """Return a function, followed by all plain functions in its machine code."""
     functions: list[Any] = [function]
     for one in functions:  # the list grows during the loop
         called = (value for _, value in _globals_of(one) if isinstance(value, types.FunctionType))
@@ -245,7 +251,7 @@ def _functions_of(function: Callable[..., Any]) -> list[Any]:
 def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of the globals that a function reads.
 
-    The value of a module is replaced by those of its attributes that the function may read.
+    If a global is a module, the value is a list of ``(name, value)`` for the attributes that the function may read.
     """
     names = sorted(set(function.__code__.co_names))
     for name in filter(function.__globals__.__contains__, names):

@@ -88,8 +88,8 @@ class SmallDeltas(NamedTuple):
     """A slower profile of the same bound, for deltas below double precision.
 
     Attributes:
-        below: The other profile is used if ``ln delta`` is below this, in nats.
-        profile: The other profile.
+        below: The slower profile is used if ``ln delta`` is below this number.
+        profile: The slower profile.
     """
 
     below: float
@@ -97,7 +97,7 @@ class SmallDeltas(NamedTuple):
 
 
 class FreeParameter(NamedTuple):
-    """A parameter of a theorem that holds for each of its values.
+    """A free parameter of a theorem, which holds for every value of the parameter.
 
     An example is ``tau`` of the Beta-tail bound.
 
