@@ -330,7 +330,7 @@ class GridSizeError(PrecisionError):
 
 
 def raise_within(error: InvalidParameterError, where: str) -> NoReturn:
-    """Raise an error again, with its location before the name of the parameter.
+    """Raise an error again, with a location before the name of the parameter.
 
     Args:
         error: The error.

@@ -193,9 +193,10 @@ class Result:
             positive rate of ``risk``) or gdp_mu.
         value: The value, rounded to the safe side: ``inf`` if no finite epsilon exists, None if no parameter meets the
             target or the evaluation failed.
-        interval: An enclosure of the exact value of the named bound. It encloses the true value only if ``side`` is
-            exact. It is computed when it is read, which takes time if the run is composed numerically. It has no lower
-            end for balls-in-bins with several batches per record, because no dataset attains that bound.
+        interval: An enclosure of the exact value of the named bound. The interval encloses the true value only if
+            ``side`` is exact. Reading the interval computes it, which takes time if the run is composed numerically.
+            The interval has no lower end for balls-in-bins with several batches per record, because no dataset attains
+            that bound.
         side: On which side of the true quantity of the mechanism the value lies, a :class:`Side`.
         mechanism: The name and all parameters of the mechanism, and under "requirements" its requirements.
         run: All parameters of the run, and under "requirements" its requirements.

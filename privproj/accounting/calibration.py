@@ -615,7 +615,7 @@ def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
 def classical_noise(target: FullTarget) -> float:
     """Return the noise multiplier of the classical Gaussian mechanism.
 
-    It is at most 1e12 and only a first guess for a search.
+    The result is limited to 1e12. It is only a first guess for a search.
     """
     # z = sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
@@ -741,7 +741,7 @@ def find_crossing_by_secants(
 def sparse_excess(phase: Phase, target: FullTarget) -> float:
     """Return ``ln delta(eps) - ln delta`` from a coarse table of the profile.
 
-    It only guides a search, because the coarse table is less accurate. The result is ``inf`` if the phase cannot be
+    The result only guides a search, because the coarse table is less accurate. It is ``inf`` if the phase cannot be
     evaluated.
     """
     try:

@@ -62,8 +62,7 @@ def gdp_mu(
 
     Args:
         mechanism: The mechanism with its noise multiplier; or a schedule, which has its own bounds and runs.
-        delta: The slack, below 1. It may be 0 for a run that is exactly Gaussian, or whose delta is 0 above some
-            epsilon.
+        delta: The slack, below 1. It may be 0 if the run is exactly Gaussian, or if its delta is 0 above some epsilon.
         bound: The name of a bound of the mechanism; None takes its default.
         **run: The run (:class:`privproj.run.RunOptions`).
 
@@ -165,7 +164,7 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
     """Return the smallest ``mu`` found that bounds a privacy curve, rounded up (C30).
 
     With the slack ``d0`` it satisfies ``delta(eps) <= max(G_mu(eps), d0)`` for all ``eps >= 0``, where ``G_mu`` is the
-    privacy profile of two Gaussians at distance ``mu``. The result is as sound as the curve. ``mu`` is ``inf`` if the
+    privacy profile of two Gaussians at distance ``mu``. The result is valid if the curve is. ``mu`` is ``inf`` if the
     curve does not reach ``d0``.
 
     Args:
@@ -247,7 +246,7 @@ def _read(curve: Curve, eps: float) -> float:
 def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
     """Return the decreasing edges of the lower convex hull of the points.
 
-    The hull is taken of ``(e^eps, delta)``. Rounding may give other edges, which are sound too, because the profile is
+    The hull is taken of ``(e^eps, delta)``. Rounding may give other edges. Those are valid too, because the profile is
     convex.
     """
     hull: list[_Point] = []

@@ -81,10 +81,11 @@ def lower_bound(result: Result) -> LowerBound | None:
 
 
 def with_details(result: Result) -> Result:
-    """Return a result with a lower bound and its values for other samplings.
+    """Return a result with a lower bound and values for other sampling schemes.
 
-    A warning is added if the gap between the value and the lower bound is large. Each detail takes the time of a
-    separate query. A result without a query is returned unchanged.
+    The values for other sampling schemes are computed for shuffled batches only. A warning is added if the gap between
+    the value and the lower bound is large. Each detail takes the time of a separate query. A result without a query is
+    returned unchanged.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.accounting.lower_bounds import with_details

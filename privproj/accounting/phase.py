@@ -253,7 +253,10 @@ class Phase:
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
 
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
-        """Return the profile of a step for a group, with its sampling, and the run without sampling (C37)."""
+        """Return the profile of a sampled step for a group, and the run without sampling.
+
+        The profile includes the sampling (C37).
+        """
         if form.excess is not None or not form.can_be_subsampled:
             raise UnsupportedError(
                 f"the bound {self.bound.name} has no amplification by subsampling, which "
@@ -461,9 +464,9 @@ class Phase:
     def side(self, curve: Curve) -> Side:
         """Return whether values of the curve are exact or upper bounds.
 
-        They are exact if the mechanism attains the bound and the curve is a closed form. They are upper bounds for
-        shuffled batches, because amplification by shuffling is not counted, and for a user whose records are in several
-        batches of a partition.
+        Values are exact if the mechanism attains the bound and the curve is a closed form. For shuffled batches they
+        are upper bounds, because amplification by shuffling is not counted. For a user whose records are in several
+        batches of a partition they are upper bounds too.
         """
         run = self.run
         # A batch may be smaller than a group.

@@ -551,9 +551,10 @@ def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str,
 
 
 def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: float, otherwise: float) -> Array:
-    """Return the numbers of ``start``, each moved until it ``holds``.
+    """Return the numbers of ``start``, each changed until ``holds`` is true for it.
 
-    The relative step begins at ``step`` and grows by a factor of four. A number that never holds becomes ``otherwise``.
+    Each number is changed by relative steps, which begin at ``step`` and grow by a factor of four. A number for which
+    ``holds`` never becomes true is replaced by ``otherwise``.
     """
     moved = start.copy()
     waiting = np.flatnonzero((moved > 0.0) & (moved < math.inf))

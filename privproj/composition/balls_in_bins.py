@@ -27,7 +27,7 @@ atoms are moved to a grid:
 * (iii) *Beyond the last grid point* ``B`` only the total mass and the mean are stored. They determine ``E (Z - c)_+``
   exactly for every ``c <= B``, because ``Z - c`` is positive there. For a larger ``c`` an upper bound uses the value
   at ``B``, and a lower bound uses 0.
-* (iv) *Mass* ``m_q`` *of* ``Q`` *at* ``W = 0`` is moved to ``w``. That increases ``E (S/t - s)_+``. It decreases
+* (iv) *Mass* ``m_q`` *of* ``Q`` *at* ``W = 0`` is moved to ``w``. This move increases ``E (S/t - s)_+``. It decreases
   ``E (s - S/t)_+`` by at most ``m_q w``, which is added to the upper bound.
 
 By Jensen's inequality, (i) increases and (ii) decreases the mean of every convex function, on every grid. So the
@@ -244,8 +244,8 @@ def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Ru
     """Return the profile of a test statistic of an epoch, for a lower bound (C28).
 
     A record is in ``k`` of ``t`` batches. The statistic is the sum over the batches of ``ln(1 - k/t + W k/t)``, rounded
-    to a grid, where ``W`` is the likelihood ratio of the release on that batch. With the record present, its
-    distribution is the same for every choice of the ``k`` batches.
+    to a grid, where ``W`` is the likelihood ratio of the release on that batch. With the record, the distribution of
+    the statistic is the same for every choice of the ``k`` batches.
 
     Returns:
         The profile and the run of such epochs, or None if there are more than :data:`MOST_TESTED_BATCHES` batches or if
@@ -444,7 +444,7 @@ class EpochBounds:
 
 
 def _least_loss(pair: DominatingPair) -> float:
-    """Return the smallest privacy loss of a pair that has positive mass, in nats."""
+    """Return the smallest privacy loss at which a pair has positive mass, in nats."""
     return float(pair.step * pair.cells[pair.masses > 0.0][0])
 
 

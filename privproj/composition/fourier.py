@@ -87,7 +87,7 @@ class _RepeatedPair(NamedTuple):
         return np.log(np.maximum(self.pair.masses, LEAST_LOG_MASS))
 
     def thin(self, atoms: int) -> tuple[FloatArray, FloatArray]:
-        """Return losses (nats) and log masses of about ``atoms`` groups of atoms.
+        """Return losses (nats) and log masses of atoms merged into about ``atoms`` groups.
 
         The result only guides searches.
         """
@@ -563,9 +563,10 @@ class TiltedSum:
         return phi, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
     def wanted_frequencies(self) -> Cells | None:
-        """Return the frequencies ``k <= n/2`` that are not negligible, or None if too many.
+        """Return the frequencies ``k <= n/2`` that are not negligible.
 
-        A shorter FFT determines them. The omitted frequencies are counted as error (vi) of delta.
+        The result is None if there are too many. A shorter FFT determines the frequencies. The omitted frequencies are
+        counted as error (vi) of delta.
         """
         n, phases = self.length, self.composition.phases
         # The shorter FFT resolves the phase with the largest variance, and all phases together.

@@ -1,10 +1,11 @@
 """Bound a run by a good event: delta is the probability of the bad event plus the delta of a Gaussian run (C16).
 
 The bad event of a release is that the release multiplies the norm of the difference of neighboring sums by more than
-``radius(p)``. It has a probability of at most ``p``, and it can occur ``n`` times in the run. If it does not occur,
-the same run of the Gaussian mechanism with ``mu radius(p)`` bounds the run (``mu`` is the sensitivity divided by the
-noise). The profile of this Gaussian run is ``H^tau``, with ``tau = radius(p)^2``. So delta is at most ``n p + H^tau``.
-Every ``p`` gives a valid bound, so the user may set the share of delta for each term, or privproj optimizes it.
+``radius(p)``. The bad event has a probability of at most ``p``, and can occur ``n`` times in the run. If it does not
+occur, the same run of the Gaussian mechanism with ``mu radius(p)`` bounds the run (``mu`` is the sensitivity divided by
+the noise). The profile of this Gaussian run is ``H^tau``, with ``tau = radius(p)^2``. So delta is at most ``n p +
+H^tau``. Every ``p`` gives a valid bound, so the user may set the share of delta for each term, or privproj optimizes
+it.
 """
 
 import math

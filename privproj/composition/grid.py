@@ -359,7 +359,7 @@ class GridCurve:
         return LazyEnclosure(find_lower, ends.upper)
 
     def _first_available(self, read: Callable[[ComposedCurve], Enclosure], start: int) -> tuple[int, Enclosure]:
-        """Return the first level from ``start`` that works, and its result of ``read``.
+        """Return the first level from ``start`` on that works, and its value of ``read``.
 
         Raises:
             PrecisionError: No level is within its limits.

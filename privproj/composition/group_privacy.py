@@ -128,7 +128,7 @@ def copies_of_record(mu: float, rate: float, size: int) -> PrivacyProfile:
 def poisson_weights(rate: float, size: int) -> Array:
     """Return the log probabilities of ``j = 0, ..., k`` sampled records of a group.
 
-    ``ln P(Bin(k, q) = j)`` under Poisson sampling.
+    Under Poisson sampling they are ``ln P(Bin(k, q) = j)``.
 
     Args:
         rate: The sampling rate ``q``.
@@ -343,8 +343,8 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
     Args:
         stepwise: Returns the curve that composes the steps of the group. If it raises :class:`UnsupportedError` or
             :class:`InvalidParameterError`, only ``single`` is used. If both raise, the error of ``stepwise`` is raised.
-        single: Returns the curve for one record, which is converted by group privacy. It is not used if its delta is
-            only defined as the inverse of its epsilon.
+        single: Returns the curve for one record, which is converted by group privacy. The curve is not used if it
+            computes delta only as the inverse of epsilon.
         size: The number of records in the group.
         is_true: True if the curve of ``stepwise`` is exact, so that no other bound is smaller.
     """

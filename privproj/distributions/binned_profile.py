@@ -106,7 +106,7 @@ def any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
     Every tangent point ``p >= x0`` gives an upper bound. The function uses ``p = M(c) = E[X | X > c]`` for the
     distribution and the edge ``c`` with the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))``, or ``p = x0`` if
-    that is better. The latter helps for a distribution with only one distant atom above ``x0``.
+    that is better. The point ``x0`` helps for a distribution with only one distant atom above ``x0``.
 
     Args:
         eps: Epsilons in nats, of shape ``(e,)``.
@@ -445,8 +445,8 @@ def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, 
 def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
     """Return three ranges of these bins, by their position relative to ``x0``.
 
-    They are the bins below ``x0`` at every row, the bins below ``x0`` at some rows only, and the bins above it at every
-    row.
+    The ranges are the bins below ``x0`` at every row, the bins below ``x0`` at some rows only, and the bins above
+    ``x0`` at every row.
     """
     right = np.append(dist.edges[1:-1], dist.supremum)[bins]
     convex = bins.start + int(np.searchsorted(right, x0[0], "right"))

@@ -654,7 +654,8 @@ class WishartIntegral:
     def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
         """Return index, kind, low and high ends of the panels of one kind.
 
-        The panels are between neighboring edges in each row.
+        The panels are between neighboring edges in each row. Below ``A = 1``, panels of the kind :data:`BELOW_ONE` end
+        at ``turn`` at the latest, and those of the kind :data:`CERTAIN_GAIN` start there at the earliest.
         """
         edges = np.sort(edges, axis=1)
         low, high = edges[:, :-1], edges[:, 1:]

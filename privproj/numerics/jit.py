@@ -61,10 +61,11 @@ _expected_rows: ContextVar[tuple[float, bool]] = ContextVar("expected_rows", def
 
 @contextmanager
 def expect_rows(count: float, *, may_load: bool = True) -> Iterator[None]:
-    """Choose plain Python or machine code for ``count`` rows in total, in a context.
+    """Return a context that chooses plain Python or machine code for ``count`` rows.
 
-    Without this context, the choice depends on the rows of a single call and of earlier calls. With ``may_load=False``
-    the choice does not depend on cached machine code, so the same rows always give the same digits.
+    All calls in the context together compute about ``count`` rows. Without this context, the choice depends on the rows
+    of a single call and of earlier calls. With ``may_load=False`` the choice does not depend on cached machine code, so
+    the same rows always give the same digits.
 
     Args:
         count: The number of rows that all calls in the context will compute together.

@@ -22,7 +22,8 @@ def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: 
     """Return approximately the least ``ln delta`` at which a rule is at most ``eps`` nats.
 
     The search is over ``x = 1/ln(1/delta)``, to a relative accuracy of ``rtol``. The rule was evaluated at the result,
-    so the result is valid if the rule is. It is at least ``-1/LEAST_INVERSE_LOG``, and 0 if no delta below 1 suffices.
+    so the result is valid if the rule is. The result is at least ``-1/LEAST_INVERSE_LOG``, and 0 if no delta below 1
+    suffices.
 
     Args:
         epsilon_at: The rule, a decreasing map from ``ln delta`` to epsilon in nats.

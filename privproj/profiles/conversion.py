@@ -173,8 +173,8 @@ def _log_delta_of(x: float) -> float:
 def _least_passing(passes: Callable[[float], bool], near: float, digits: int = RESULT_DIGITS) -> float:
     """Return a number near ``near`` that passes a test although the next smaller one fails.
 
-    Only numbers with ``digits`` significant digits are tried. Both numbers were evaluated, unless there is no smaller
-    one. The result is ``inf`` if no number passes.
+    Only numbers with ``digits`` significant digits are tried. The test was evaluated at both numbers, unless there is
+    no smaller one. The result is ``inf`` if no number passes.
     """
     low = high = digits_above(max(near, LEAST_ROUNDED), digits)
     # The first step is less than the distance of two such numbers, and the steps grow.
