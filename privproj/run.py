@@ -301,13 +301,13 @@ _BATCH_SIZE = whole_number("an integer >= 1")  # range of a batch size
 # range of a number of epochs
 EPOCHS = number("a number above 0 and at most 1e+09", 0.0, 1e9, open_low=True)
 
+# The parameters of a run in files and on the command line, by name
 RUN_PARAMETERS = {
     **{name: declared for name, declared in parameters_of(Run).items() if name != "dataset_size"},
     "batch_size": Parameter(_BATCH_SIZE, "Batch size, instead of the sampling rate.", "B"),
     "dataset_size": parameters_of(Run)["dataset_size"],
     "epochs": Parameter(EPOCHS, "Number of passes over the data, instead of the steps.", "E"),
 }
-"""The parameters of a run in files and on the command line, by name."""
 
 BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")  # options of single schemes
 

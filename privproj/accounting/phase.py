@@ -55,12 +55,10 @@ class Phase:
     allow_refuted: bool = False
     name: str = ""
     planned: bool = False
+    # Another accountant that composes runs with such a phase; None for the accounting of privproj. The method
+    # ``accounted(phases)`` of the accountant returns the phases with the bounds that it composes. The method
+    # ``curve(phases, step)`` returns the joint curve of the phases on a grid with this step.
     accountant = None
-    """Another accountant that composes runs with such a phase; None for the accounting of privproj.
-
-    Its ``accounted(phases)`` returns the phases with the bounds that it composes. Its ``curve(phases, step)`` returns
-    their joint curve on a grid with this step.
-    """
 
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameterError` for a name that a run file cannot store."""

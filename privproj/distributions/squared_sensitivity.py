@@ -37,8 +37,7 @@ class SensitivityDistribution(Protocol):
     below ``e^least_tail``, ``e^least_tail`` is used as its upper bound.
     """
 
-    least_tail: ClassVar[float]
-    """Log of the smallest tail that is resolved."""
+    least_tail: ClassVar[float]  # Log of the smallest tail that is resolved
 
     @property
     def mean(self) -> float:

@@ -29,32 +29,29 @@ import numpy as np
 
 from privproj.numerics.arrays import Array
 
+# Least number of rows for which cached machine code is loaded, because importing numba takes half a second. A row is an
+# M2 epsilon, which takes one millisecond in plain Python. Cheaper rows have a smaller weight.
 LOAD_ROWS = 400
-"""Least number of rows for which cached machine code is loaded: importing numba takes half a second.
 
-A row is an M2 epsilon, which takes plain Python one millisecond. Cheaper rows have a smaller weight.
-"""
+COMPILE_ROWS = 2000  # Least number of rows for which machine code is compiled and cached, which takes seconds once
 
-COMPILE_ROWS = 2000
-"""Least number of rows for which machine code is compiled and cached, which takes seconds once."""
-
+# Least number of rows for which machine code is compiled even if each process has to compile it again
 COMPILE_ROWS_WITHOUT_CACHE = 20_000
-"""Least number of rows for which machine code is compiled even if each process has to compile it again."""
 
+# Rows that one thread computes at a time. A user can interrupt between these chunks.
 ROWS_PER_CHUNK = 20_000
-"""Rows that one thread computes at a time; a user can interrupt between chunks."""
 
+# Options of numba for every function. The cache depends on them, because they change the machine code.
 OPTIONS = {"nogil": True, "error_model": "numpy"}
-"""Options of numba for every function. The cache depends on them, because they change the machine code."""
 
+# Warning, issued once, that numba cannot cache machine code
 CACHE_NOT_WRITABLE = (
     "there is no writable folder for machine code, so every process runs plain Python or compiles again, and large "
     "tables are slower. Set NUMBA_CACHE_DIR to a writable folder."
 )
-"""Warning, issued once, that numba cannot cache machine code."""
 
+# Weighted rows that this process has computed with each loop
 _rows_run: defaultdict[Callable[..., None], float] = defaultdict(float)
-"""Weighted rows that this process has computed with each loop."""
 
 _expected_rows: ContextVar[tuple[float, bool]] = ContextVar("expected_rows", default=(0.0, True))
 

@@ -43,20 +43,18 @@ class EpsilonDeltaRule:
     The code that builds the rule guarantees that it is valid.
     """
 
-    epsilon_at: Callable[[float], float]
-    """Map from ``ln delta`` to ``eps`` (nats) of one release."""
+    epsilon_at: Callable[[float], float]  # Map from ``ln delta`` to ``eps`` (nats) of one release
 
+    # Map from ``eps`` (nats) to ``ln delta`` of one release; None computes it by root finding
     log_delta_at: Callable[[float], float] | None = None
-    """Map from ``eps`` (nats) to ``ln delta`` of one release; None computes it by root finding."""
 
-    limit: float = math.inf
-    """The rule is proved for ``eps`` below this, in nats."""
+    limit: float = math.inf  # The rule is proved for epsilons (nats) below this limit
 
-    remedy: str = ""
-    """Advice in the error message for ``eps`` beyond ``limit``."""
+    remedy: str = ""  # Advice in the error message for ``eps`` beyond ``limit``
 
+    # Relative amount by which ``epsilon_at`` may exceed the exact value. Except for rounding, ``epsilon_at`` is never
+    # below it.
     margin: float = 1e-15
-    """Relative amount by which ``epsilon_at`` may exceed the exact value. Except for rounding, it is never below."""
 
     def within(self, eps: float) -> float:
         """Return ``eps`` if the rule is proved at this epsilon.
@@ -158,17 +156,15 @@ class ComposedRule:
     The slack of advanced composition is optimized numerically. Every slack gives a valid bound.
     """
 
-    rule: EpsilonDeltaRule
-    """The rule of one release."""
+    rule: EpsilonDeltaRule  # The rule of one release
 
-    steps: int
-    """The number ``k`` of releases."""
+    steps: int  # The number ``k`` of releases
 
+    # Delta is computed as the inverse of epsilon (C24, "Rules that lead with epsilon")
     leads_with_epsilon: ClassVar[bool] = True
-    """True: delta is computed as the inverse of epsilon (C24, "Rules that lead with epsilon")."""
 
+    # How the run was composed, for the result
     numerics: ClassVar[dict[str, object]] = {"composition": "the smaller of basic and advanced"}
-    """How the run was composed, for the result."""
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return ``eps(delta)`` of the run in nats; the lower end is ``-inf`` (unknown)."""

@@ -73,11 +73,9 @@ class TwoSidedTable:
     The code that builds the table guarantees both bounds.
     """
 
-    below: "Callable[[Array], Array]"
-    """Lower bounds at an array of points."""
+    below: "Callable[[Array], Array]"  # Lower bounds at an array of points
 
-    above: "Callable[[Array], Array]"
-    """Upper bounds at an array of points."""
+    above: "Callable[[Array], Array]"  # Upper bounds at an array of points
 
     def __call__(self, at: "Array") -> "tuple[Array, Array]":
         """Return lower and upper bounds at an array of points, lower bounds first."""
@@ -119,57 +117,51 @@ class PrivacyProfile:
     It bounds both the add and remove directions. The bound that constructs it guarantees that it is valid.
     """
 
-    log_delta: Callable[[float], Enclosure]
-    """Map from ``eps >= 0`` to an enclosure of the natural log of the bound."""
+    log_delta: Callable[[float], Enclosure]  # Map from ``eps >= 0`` to an enclosure of the natural log of the bound
 
+    # Map from ``T`` to the profile of ``T`` releases; None composes numerically
     closed_form: "Callable[[int], PrivacyProfile] | None" = None
-    """Map from ``T`` to the profile of ``T`` releases; None composes numerically."""
 
+    # Map from an array of ``eps >= 0`` to lower bounds (0 if unknown) and upper bounds of delta. It is None unless it
+    # is faster than ``log_delta`` for one epsilon at a time. It is a ``TwoSidedTable`` if it is faster to compute only
+    # one of the two bounds. The bounds must also hold if every ``eps`` has a relative error of 1e-15 and ``e^-eps`` an
+    # error of 1e-15.
     table: "Callable[[Array], tuple[Array, Array]] | None" = None
-    """Map from an array of ``eps >= 0`` to lower bounds (0 if unknown) and upper bounds of delta.
 
-    It is None unless it is faster than one epsilon at a time. It is a :class:`TwoSidedTable` if computing only one of
-    the two bounds is faster still. The bounds must also hold if every ``eps`` has a relative error of 1e-15 and
-    ``e^-eps`` an error of 1e-15.
-    """
-
+    # Map from an array of ``eps >= 0`` to both ends of ``log_delta``; -inf and 0 where unknown. None without kernels.
     log_deltas: "Callable[[Array], tuple[Array, Array]] | None" = None
-    """:attr:`log_delta` of many ``eps >= 0``, if there are kernels; ``-inf`` and 0 where unknown."""
 
+    # If the two directions differ: map from an array of ``ln t`` (any sign, nats) to lower and upper bounds of the
+    # excess ``delta(t) - max(0, 1 - t)`` in the remove direction. Then ``log_delta`` is the larger one of both
+    # directions.
     excess: "Callable[[Any], tuple[Any, Any]] | None" = None
-    """If the two directions differ: map from an array of ``ln t`` (any sign, nats) to lower and upper bounds of the
-    excess ``delta(t) - max(0, 1 - t)`` in the remove direction. ``log_delta`` is then that of the larger direction.
-    """
 
+    # Map from a mass to the same profile with tails truncated at this mass; None if tails are not truncated
     with_smaller_tails: "Callable[[float], PrivacyProfile] | None" = None
-    """Map from a mass to the same profile with tails truncated at this mass; None if tails are not truncated."""
 
-    resolution: float = 12.0
-    """Number of evaluations per standard deviation of the loss that a composition makes."""
+    resolution: float = 12.0  # Number of evaluations per standard deviation of the loss that a composition makes
 
-    can_be_subsampled: bool = True
-    """False if there is no subsampling theorem for the bound."""
+    can_be_subsampled: bool = True  # False if there is no subsampling theorem for the bound
 
+    # How the profile is computed, for the result, if it is more than a closed form or a quadrature
     numerics: dict[str, object] = field(default_factory=dict)
-    """How the profile is computed, for the result, if it is more than a closed form or a quadrature."""
 
+    # ``mu`` if this is exactly the profile of two Gaussians at the distance ``mu``, else None
     gaussian_mu: float | None = None
-    """The ``mu`` if this is exactly the profile of two Gaussians at that distance; None otherwise."""
 
+    # Significant digits of a reported epsilon (C24). There are fewer if an enclosure is too wide for more.
     digits: int = RESULT_DIGITS
-    """Significant digits of a reported epsilon (C24): fewer if an enclosure is too wide for more."""
 
+    # Map from ``ln delta`` to an approximate inverse, where a search starts; None if there is none
     guess: Callable[[float], float | None] | None = None
-    """Map from ``ln delta`` to an approximate inverse, where a search starts; None if there is none."""
 
+    # How queries compute deltas that doubles do not resolve; None if all are resolved
     small_deltas: SmallDeltas | None = None
-    """How queries compute deltas that doubles do not resolve; None if all are resolved."""
 
+    # Named parameter over which the bound is minimized at every ``eps``; None if there is none
     free: FreeParameter | None = None
-    """The parameter over which the bound is minimized at every ``eps``; None if there is none with a name."""
 
-    guess_spread: float = 1e-13
-    """Relative distance of the second evaluation of a search from a guess."""
+    guess_spread: float = 1e-13  # Relative distance between the guess of a search and the second evaluation
 
     def __post_init__(self) -> None:
         # The conversions evaluate the profile again where a search has evaluated it.
@@ -283,14 +275,11 @@ class ProfileKernels:
     floats. The result of ``log_delta`` encloses the exact value of the bound. The result of ``root`` is approximate.
     """
 
-    log_delta: Kernel
-    """Map from ``eps`` and a row to an enclosure of ``ln delta``."""
+    log_delta: Kernel  # Map from ``eps`` and a row to an enclosure of ``ln delta``
 
-    root: Kernel
-    """Map from ``ln delta`` and a row to approximately the inverse, and its residual in nats."""
+    root: Kernel  # Map from ``ln delta`` and a row to approximately the inverse, and its residual in nats
 
-    weight: float = 1.0
-    """Cost of a row in plain Python relative to a row of M2."""
+    weight: float = 1.0  # Cost of a row in plain Python relative to a row of M2
 
 
 def profile_from_kernels(columns: ProfileKernels, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:

@@ -75,26 +75,22 @@ class RenyiCurve:
     The code that builds it guarantees that it is valid.
     """
 
-    divergence: Callable[[float], float]
-    """Map from an order ``alpha > 1`` to ``D(alpha)``, in nats."""
+    divergence: Callable[[float], float]  # Map from an order ``alpha > 1`` to ``D(alpha)``, in nats
 
-    integer_orders: bool = False
-    """True if only integer orders ``alpha >= 2`` may be used."""
+    integer_orders: bool = False  # True if only integer orders ``alpha >= 2`` may be used
 
+    # Map from a sampling rate to the curve of a release on a Poisson-sampled batch; None if there is no theorem
     poisson: "Callable[[float], RenyiCurve] | None" = None
-    """Map from a sampling rate to the curve of a release on a Poisson-sampled batch; None if there is no theorem."""
 
-    low: float = 1.0
-    """The curve holds from this order on, and only above 1."""
+    low: float = 1.0  # Least order at which the curve holds; the order must also be above 1
 
-    high: float = math.inf
-    """The curve holds below this order."""
+    high: float = math.inf  # The curve holds at orders below this one
 
+    # The only orders at which the divergence is known; empty if it is known at all orders
     orders: tuple[float, ...] = ()
-    """The only orders at which the divergence is known; empty if it is known at all orders."""
 
+    # How the curve is computed, for the result
     numerics: dict[str, object] = field(default_factory=dict, compare=False)
-    """How the curve is computed, for the result."""
 
     def __post_init__(self) -> None:
         # Every search starts with the same orders.
@@ -191,8 +187,7 @@ class BestCurve:
     Each curve is converted to ``(eps, delta)`` separately, and the smallest result is used.
     """
 
-    curves: tuple[RenyiCurve, ...]
-    """The curves, each sound alone."""
+    curves: tuple[RenyiCurve, ...]  # Curves, each of which is a valid bound
 
     def over_run(self, run: Run) -> "BestCurve":
         """Return the Renyi curves of the run.
@@ -229,11 +224,9 @@ class OneOrder:
     The code that builds it guarantees the divergence.
     """
 
-    order: float
-    """The order ``alpha``, above 1."""
+    order: float  # The order ``alpha``, above 1
 
-    divergence: float
-    """``D(alpha)``, in nats."""
+    divergence: float  # ``D(alpha)``, in nats
 
     @property
     def log_share(self) -> float:
@@ -273,11 +266,10 @@ class ConcentratedCurve:
     Steinke 2018; Bun, Steinke 2016).
     """
 
-    rho: float
-    """The slope of the divergence, in nats, above 0."""
+    rho: float  # The slope of the divergence, in nats, above 0
 
+    # The bound holds for orders below ``omega``: ``(rho, omega)``-tCDP, or ``rho``-zCDP if ``omega`` is inf
     omega: float = math.inf
-    """The order up to which it holds: ``(rho, omega)``-tCDP, or ``rho``-zCDP if it is ``inf``."""
 
     def over_run(self, run: Run) -> "ConcentratedCurve":
         """Return the curve of a run, whose ``rho`` is the sum over its releases.
