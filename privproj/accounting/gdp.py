@@ -66,11 +66,10 @@ def gdp_mu(
         bound: The name of a bound of the mechanism; None takes its default.
         **run: The run (:class:`privproj.run.RunOptions`).
 
-    Returns:
-        A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from`` and the
-        ``regret``: an upper bound on how much the best attack against ``G_mu`` exceeds the best attack against the
-        curve of the bound, in the probability of guessing right, for any prior. ``value`` is ``inf`` (outcome vacuous)
-        if no ``mu`` was found.
+    Returns: A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from`` and
+    the ``regret``. The regret bounds how loose ``mu`` is. With any prior, the best attack against ``G_mu`` guesses
+    right more often than the best attack against the curve of the bound, but the probabilities differ by at most the
+    regret. ``value`` is ``inf`` (outcome vacuous) if no ``mu`` was found.
 
     Raises:
         InvalidParameterError: A value is out of range.
@@ -149,8 +148,8 @@ class _GaussianFit:
     Attributes:
         mu: The ``mu``; ``inf`` if none was found.
         least_rate: The rate ``a0``; error rates that are at least ``a0`` need no slack.
-        regret: An upper bound on how much better the best attack against ``G_mu`` is than the best attack against the
-            curve, in the probability of guessing right, for any prior.
+        regret: An upper bound on how loose ``mu`` is. With any prior, the best attack against ``G_mu`` guesses right
+            more often than the best attack against the curve, but the probabilities differ by at most the regret.
         points: The number of epsilons at which the curve was evaluated.
     """
 

@@ -50,8 +50,11 @@ def lower_bound(result: Result) -> LowerBound | None:
     """Return a lower bound of the true value for the query of a result (C27, C28).
 
     No valid accounting of the same releases gives a smaller value, if the adversary observes the random projections.
-    The quantity is epsilon for a result of epsilon or sigma, ``log10_delta`` for a result of delta, and the advantage
-    for a noise multiplier that was calibrated to an advantage.
+    The lower bound has one of these quantities:
+
+    * epsilon, for a result of epsilon or sigma;
+    * ``log10_delta``, for a result of delta;
+    * the advantage, for a noise multiplier that was calibrated to an advantage.
 
     Args:
         result: The result of :func:`privproj.epsilon`, :func:`privproj.delta` or :func:`privproj.sigma`.

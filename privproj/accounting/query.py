@@ -442,7 +442,7 @@ def composition_of(mechanism: Mechanism, bound: str | None, run: RunOptions) -> 
 
 
 def composition_of_phase(phase: Phase) -> Composition:
-    """Return the composition of one phase, without its name and not marked as planned."""
+    """Return the composition of one phase, whose name and mark as planned are removed."""
     return Composition((replace(phase, name="", planned=False),))
 
 

@@ -115,7 +115,8 @@ def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, 
     """Return how many more releases of one phase a budget allows.
 
     Args:
-        run: The composition of the phases. Its completed phases are counted first; its planned phases are ignored.
+        run: The composition of the phases. The budget is first spent on the completed phases. Planned phases are
+            ignored.
         phase: The phase whose releases are counted; its number of steps is ignored.
         epsilon: The epsilon of the budget, from 0 to 1e9.
         delta: The delta of the budget, above 0 and below 1.

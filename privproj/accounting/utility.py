@@ -65,8 +65,8 @@ class Utility:
     def error(self) -> float:
         """The squared error of the mean update of the run, relative to the squared error of DP-SGD.
 
-        It is ``projection_error_of_run + noise_over_dp_sgd^2``. It assumes that the noise of DP-SGD, averaged over the
-        run, is as large as the update.
+        The ratio is ``projection_error_of_run + noise_over_dp_sgd^2``. The formula assumes that the noise of DP-SGD,
+        averaged over the run, is as large as the update.
         """
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 

@@ -83,9 +83,9 @@ KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besi
 class SumDistribution:
     """Discrete distribution of a sum ``Z`` of independent likelihood ratios, as a bound.
 
-    Each ratio ``W`` enters as ``W - w``, with ``w`` its least value. For every ``c``, the means of ``(Z - c)_+`` and
-    ``(c - Z)_+`` are at least as large as for the exact distribution (upper bound), or at most as large (lower bound).
-    The code that builds the distribution guarantees either the first or the second property (C25).
+    Each term is ``W - w`` for a ratio ``W``, where ``w`` is the least value of ``W``. For every ``c``, the means of
+    ``(Z - c)_+`` and ``(c - Z)_+`` are compared with those of the exact distribution. They are at least as large for an
+    upper bound, and at most as large for a lower bound. The code that builds the distribution guarantees this (C25).
     """
 
     places: Array  # values ``z_i >= 0`` of the atoms, increasing; dimensionless
@@ -451,8 +451,8 @@ def _least_loss(pair: DominatingPair) -> float:
 def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) -> SumDistribution:
     """Return an upper (``above``) or lower bound of the distribution of ``W - w``.
 
-    ``W = dP/dQ`` is the likelihood ratio of one release, for outputs without the record, and ``w = e^log_least`` its
-    least value.
+    ``W = dP/dQ`` is the likelihood ratio of one release, for outputs without the record. ``w = e^log_least`` is the
+    least value of ``W``.
     """
     error = np.where(pair.cells == 0, pair.rounding if above else -pair.rounding, 0.0)
     positive = pair.masses + error > 0.0

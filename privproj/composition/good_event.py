@@ -36,8 +36,8 @@ LEAST_SLOPE = 1e-9  # least slope -d ln H^tau / d ln(n p) that a search accepts;
 class GoodEventCurve:
     """The privacy curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16).
 
-    ``p`` is the probability of the bad event in one release, ``n`` is how often it can occur, and ``H^tau`` is the
-    profile of the Gaussian run outside it. The curve is a valid upper bound if ``release`` is valid.
+    ``p`` is the probability of the bad event in one release, and ``n`` is how often the bad event can occur. ``H^tau``
+    is the profile of the Gaussian run outside the bad event. The curve is a valid upper bound if ``release`` is valid.
     """
 
     release: "GoodEvent"  # good event of one release

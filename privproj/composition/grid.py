@@ -48,8 +48,8 @@ ComposedDirection = FourierComposition | ComposedPmf  # a composed run in one di
 class ComposedCurve:
     """The privacy curve of a composed run: the maximum of the remove and add directions.
 
-    It is a valid bound because the pairs dominate the steps (C18), and composition preserves this (C19 or C23). Lower
-    bounds are composed on first use.
+    The curve is a valid bound because the pairs dominate the steps (C18), and composition preserves domination (C19 or
+    C23). Lower bounds are composed on first use.
 
     Args:
         bounds: For each phase, the bounds (:class:`ExcessBounds`) of one step, and the number of steps.

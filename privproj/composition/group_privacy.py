@@ -268,7 +268,7 @@ class _GroupStep:
         return lower
 
     def _sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
-        """Return the bound of the excess as a sum over ``j >= 1``, and its parameter ``x``.
+        """Return a bound of the excess, the sum over ``j >= 1``, and the parameter ``x``.
 
         The module docstring has the sum and defines its symbols.
 

@@ -70,10 +70,10 @@ def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> Privac
 
 
 def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[float, float]]:
-    """Return upper bounds of two probabilities, for intervals of the dataset size.
+    """Return pairs ``(w, p)`` of upper bounds, for intervals of the dataset size.
 
-    They are ``w``, the probability that at least ``B`` other records are sampled, and ``p``, the probability that the
-    protected record is in the batch in that case. The intervals cover all numbers of other records up to ``others``.
+    ``w`` is the probability that at least ``B`` other records are sampled. ``p`` is the probability that the protected
+    record is in the batch in that case. The intervals cover all numbers of other records up to ``others``.
 
     Args:
         others: The largest number of other records.

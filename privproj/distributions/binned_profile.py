@@ -91,7 +91,10 @@ def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
 
 
 def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -> Array:
-    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``, a few rows at a time."""
+    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``.
+
+    A few rows are evaluated at a time.
+    """
     roots, table = np.sqrt(x), np.empty((len(eps), len(x)))
     for i in range(0, len(eps), ROWS_AT_ONCE):
         table[i : i + ROWS_AT_ONCE] = function(eps[i : i + ROWS_AT_ONCE, None], roots)

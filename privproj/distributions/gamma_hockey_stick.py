@@ -517,7 +517,7 @@ def _log_panel_integral(
     """Return the log of the integral over ``[low, high]``, without its constant factor.
 
     It is ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` with ``D(w) = w - 1 - ln w``. ``reached`` is
-    ``D`` at the point of the range with the largest density, and avoids underflow.
+    ``D`` at the point of the range with the largest density. It is subtracted in the exponent to avoid underflow.
     """
     width = np.maximum(high - low, 0.0)
     share, rest, weights = _crowded_nodes(sign)

@@ -68,7 +68,7 @@ class SensitivityDistribution(Protocol):
         """Return the distribution in bins, for composition.
 
         Args:
-            finer: The factor of the default number of bins.
+            finer: The number of bins, as a multiple of the default number.
         """
         ...
 
@@ -90,7 +90,7 @@ class BetaGammaSensitivity:
         """Return the distribution in bins, for composition.
 
         Args:
-            finer: The factor of the default number of bins.
+            finer: The number of bins, as a multiple of the default number.
         """
         from privproj.distributions.binned import BINS, beta_bins, gamma_bins
 
@@ -207,7 +207,7 @@ class ScaledBeta:
         """Return the distribution in bins, for composition.
 
         Args:
-            finer: The factor of the default number of bins.
+            finer: The number of bins, as a multiple of the default number.
         """
         return BetaGammaSensitivity(self.a, self.b, self.scale).bins(finer).shifted(self.shift)
 

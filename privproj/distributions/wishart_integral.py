@@ -109,7 +109,10 @@ def log_infinite(rank: int, misalignment: float) -> float:
 
 
 def _add_logs(logs: Array, index: Index, more: Array) -> Array:
-    """Return the log of ``e^logs`` plus the sums of ``e^more`` over equal ``index``."""
+    """Return ``logs`` after adding the numbers ``e^more`` to the numbers ``e^logs``.
+
+    Each entry of ``more`` is added at the position that ``index`` states for it.
+    """
     top = logs.copy()
     np.maximum.at(top, index, more)
     top = np.where(np.isfinite(top), top, 0.0)
@@ -396,7 +399,7 @@ class WishartIntegral:
     # --- bounds on a panel ----------------------------------------------------------------------
 
     def log_most_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the log of an upper bound of the gain that needs no table (C20, "The sum").
+        """Return the log of an upper bound of the gain, without a table (C20, "The sum").
 
         The places are above 0. The second result is the distance of the threshold from the mean of ``U`` in standard
         deviations, limited to :data:`STEP_DEVIATIONS`.
@@ -524,7 +527,9 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
-        """Return the log of a bound that is better than :meth:`below_size` for a gain near 1.
+        """Return the log of a bound of the gain below ``A = 1`` on the rectangle.
+
+        For a gain near 1 the bound is smaller than that of :meth:`below_size`.
 
         Args:
             eps: Epsilon in nats, for each panel.
@@ -558,7 +563,7 @@ class WishartIntegral:
         return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
 
     def log_hockey_stick_size(self, threshold: Array, rate: Array, sign: float) -> Array:
-        """Return the log of a bound of a gain that needs no table.
+        """Return the log of an upper bound of a gain, without a table.
 
         The gain is ``E[(1 - e^(-rate (U - threshold)))_+]``, or with ``threshold - U`` for ``sign = -1``.
         """
@@ -600,7 +605,9 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
-        """Return the log of a bound that is better than :meth:`above_size` for a gain near 1.
+        """Return the log of a bound of the gain above ``A = 1`` on the rectangle.
+
+        For a gain near 1 the bound is smaller than that of :meth:`above_size`.
 
         Args:
             eps: Epsilon in nats, for each panel.

@@ -156,7 +156,7 @@ def digits_of(curve: Curve) -> int:
 def number_before(curve: Curve, eps: float) -> float:
     """Return a number at least one unit below ``eps`` in the last reported digit.
 
-    It has the number of digits of a reported epsilon.
+    The number has as many significant digits as a reported epsilon.
     """
     return digits_below(eps * (1.0 - 10.0 ** (1 - digits_of(curve))), digits_of(curve))
 

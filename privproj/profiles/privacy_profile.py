@@ -177,10 +177,12 @@ class PrivacyProfile:
         """Return the profile of one release on a batch sampled at rate ``q`` (C17).
 
         ``delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q))`` for ``eps >= 0``, where ``delta_0`` is the profile without
-        sampling. This holds for a batch of fixed size under replace neighbors (Balle, Barthe, Gaboardi 2018, Theorem
-        9), and for Poisson sampling under add-remove and zero-out neighbors in the remove direction. In the add
-        direction Poisson sampling has ``w delta_0(ln(t q/w))`` with ``t = e^eps`` and ``w = 1 - (1-q) t``. This is
-        never larger, because ``w <= q`` and ``t q/w >= 1 + (t-1)/q``.
+        sampling. The formula holds in these cases:
+
+        * A batch has a fixed size, and neighbors differ by a replacement (Balle, Barthe, Gaboardi 2018, Theorem 9).
+        * Poisson sampling under add-remove and zero-out, in the remove direction. The delta of the add direction is ``w
+          delta_0(ln(t q/w))`` with ``t = e^eps`` and ``w = 1 - (1-q) t``. That delta is never larger, because ``w <=
+          q`` and ``t q/w >= 1 + (t-1)/q``.
         """
 
         # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), moved outward by a relative 1e-15 of the inner epsilon and by 1e-15.

@@ -148,8 +148,8 @@ class RenyiCurve:
     def least_whole(self, objective: Callable[[float], float]) -> float:
         """Return the least value of ``objective`` over integer orders, by a search.
 
-        The orders increase with growing steps until the value has been above the least one four times in a row. Then
-        the orders near the best one are searched.
+        The orders increase with growing steps until four values in a row are above the least value so far. Then the
+        orders near the best order are searched.
         """
         best, risen, alpha, place = math.inf, 0, 2, 2
         while alpha <= LARGEST_ORDER and risen < 4:
