@@ -137,7 +137,7 @@ class InvalidParameterError(PrivprojError, ValueError):
     def sentence(self, name: str) -> str:
         """Return the message with another name for the parameter.
 
-        The command line uses it to name the option instead of the parameter.
+        On the command line, the message names the option instead of the parameter.
 
         Args:
             name: The name to be written, for instance the name of an option.
@@ -385,7 +385,7 @@ def unknown_name(
 def unknown_attribute(owner: str, name: str) -> str:
     """Return the message of the AttributeError for an unknown name of ``owner``.
 
-    It suggests the corresponding name for a name of Opacus or dp-accounting.
+    For a name of Opacus or dp-accounting, the message suggests the corresponding name.
     """
     translation = OTHER_TOOLS.get(name)
     return f"{owner} has no attribute {name!r}{f'; use {translation!r}' if translation else ''}"

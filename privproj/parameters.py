@@ -146,7 +146,7 @@ def probability(name: str, value: object) -> float:
 def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> float:
     """Return the value as an epsilon of at most 1e9.
 
-    It must be above 0, or at least 0 if ``zero`` is set.
+    The value must be above 0, or at least 0 if ``zero`` is set.
 
     Raises:
         InvalidParameterError: The value is anything else.

@@ -398,7 +398,8 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
     """Return the sampling rate and the number of steps of a number of epochs.
 
-    For ``N`` records, batches of ``B`` and ``E`` epochs they are ``B/N`` and ``ceil(E ceil(N/B))``.
+    For ``N`` records, batches of ``B`` records and ``E`` epochs, the rate is ``B/N``, and the number of steps is
+    ``ceil(E ceil(N/B))``.
 
     Raises:
         InvalidParameterError: A value is outside its range, or the batch is larger than the dataset.

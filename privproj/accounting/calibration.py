@@ -433,7 +433,7 @@ def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
 def steps_after(query: Composition, target: FullTarget) -> int:
     """Return the largest number of steps of the last phase that meets a target.
 
-    It is at most 1e8, and 0 if a single step exceeds the target.
+    The result is at most 1e8, and 0 if a single step exceeds the target.
     """
     *before, last = query.phases
     search = Search(lambda steps: replace(query, phases=(*before, last.with_run(steps=steps))), target)
@@ -648,7 +648,8 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
 
     ``x`` is a noise multiplier or the inverse of a sampling rate, and ``at(x)`` are the releases of the run. At the
     guess, the privacy loss has about the standard deviation of a Gaussian release that meets the target. The search
-    assumes that the standard deviation decreases approximately like ``1/x``. If it is unknown, the result is ``guess``.
+    assumes that the standard deviation decreases approximately like ``1/x``. If the standard deviation is unknown, the
+    result is ``guess``.
     """
     wanted = _target_deviation(target)
     x, fall, last = guess, 1.0, None
@@ -711,8 +712,8 @@ def find_crossing_by_secants(
     """Return a number just above the zero of ``excess``, and the slope there.
 
     ``excess`` must be decreasing; it is at most 0 at the returned number. The slope is minus the derivative of
-    ``excess`` in ``ln x``. The search begins with secants in ``ln x``, and ends with :func:`find_crossing`. It needs
-    few evaluations if ``guess`` is accurate to 10 %, and fewer if a slope ``fall`` is given.
+    ``excess`` in ``ln x``. The search begins with secants in ``ln x``, and ends with :func:`find_crossing`. The search
+    needs few evaluations if ``guess`` is accurate to 10 %, and fewer if a slope ``fall`` is given.
     """
     # typical slope of ln delta in ln z
     fall = 10.0 if fall is None else fall

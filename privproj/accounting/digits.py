@@ -28,7 +28,7 @@ def reference_value(query: Composition, target: Target | EpsilonTarget, digits: 
 
     Args:
         query: The query, of one phase.
-        target: The target delta, for epsilon, or the target epsilon, for delta.
+        target: A target delta, at which epsilon is computed, or a target epsilon, at which delta is computed.
         digits: The number of decimal digits to which evaluations at two working precisions must agree; None for the
             default of the bound.
 
@@ -109,7 +109,7 @@ def with_digits(result: Result, digits: float) -> Result:
 def difference(result: Result, value: Any) -> str:
     """Return how a result differs from its value in mpmath, as text.
 
-    The text is empty if the result is on the safe side and their relative difference is at most :data:`CLOSE`. Deltas
+    The text is empty if the result is on the safe side and the relative difference is at most :data:`CLOSE`. Deltas
     below 1e-290 are compared by their logarithms.
     """
     import mpmath as mp

@@ -183,8 +183,8 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 def attains_pair(phase: Phase) -> bool:
     """Return whether C28 proves a lower bound for the run of a phase.
 
-    It does not for a fixed projection, truncated batches, sampling schemes whose bound no dataset attains, and most
-    groups of records in batches.
+    There is no proof for a fixed projection, truncated batches, sampling schemes whose bound no dataset attains, and
+    most groups of records in batches.
     """
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
@@ -210,7 +210,7 @@ def _ratio(result: Result, least: float) -> float:
 def with_alternatives(query: Composition, result: Result, solve: Callable[[Composition], Result]) -> Result:
     """Return a result for shuffled batches with its values for other sampling schemes.
 
-    They are the value for balls-in-bins and the value for Poisson sampling, which is not valid for shuffled batches.
+    One value is for balls-in-bins. The other value is for Poisson sampling, and is not valid for shuffled batches.
     Values that cannot be computed are omitted, and results for other batches are returned unchanged.
 
     Args:

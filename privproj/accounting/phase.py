@@ -475,7 +475,8 @@ class Phase:
 def with_truncation(curve: Curve, phases: Sequence[Phase]) -> Curve:
     """Return the joint curve of phases, including the truncation of batches (C26).
 
-    ``curve`` is their joint curve without truncation. It is returned unchanged if no phase has a maximum batch size.
+    ``curve`` is the joint curve without truncation. If no phase has a maximum batch size, ``curve`` is returned
+    unchanged.
     """
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve

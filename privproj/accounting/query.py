@@ -459,8 +459,8 @@ def build_result(
 ) -> Result:
     """Build the result of a query; every result of the package is built here.
 
-    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome unsupported. A
-    value whose rounding errors are measured, not proved, is conditional.
+    The status of the result is the weakest status of a phase. A value of a refuted bound has side none and outcome
+    unsupported. A value whose rounding errors are measured, not proved, is conditional.
 
     Args:
         query: The composition that was evaluated.
@@ -516,8 +516,8 @@ def build_result(
 def query_of(quantity: str) -> Callable[[Solver], Solver]:
     """Return a decorator that adds a result to the errors of a query.
 
-    It decorates a function ``solve(query, target)``. If the function raises a :class:`QueryError`, the error gets a
-    result without a value, which describes the query.
+    The decorator is for a function ``solve(query, target)``. If the function raises a :class:`QueryError`, the error
+    gets a result without a value, which describes the query.
     """
 
     def decorate(solve: Solver) -> Solver:

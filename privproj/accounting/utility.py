@@ -33,8 +33,8 @@ class Utility:
     Attributes:
         effective_noise_multiplier: The noise multiplier of the DP-SGD run whose update has the same noise.
         dp_sgd_noise_multiplier: The noise multiplier that DP-SGD needs for the same epsilon and delta in the same run.
-        projection_error: The mean squared error that the projection causes in the update of one step, over the square
-            of the clipped sum. It is ``kappa - 1`` (C38), and 0 without a projection.
+        projection_error: The mean squared error that the projection causes in the update of one step, divided by the
+            square of the clipped sum. The error is ``kappa - 1`` (C38), and 0 without a projection.
         releases: The number of releases with a fresh projection, over which the projection error averages.
         released: The number of coordinates of a release; None if the size of the gradient is unknown.
         of: The number of coordinates of the gradient.

@@ -434,9 +434,9 @@ class ExcessBounds:
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
     """Return bounds of the excess ``E`` of a sampled step in the remove direction (C17).
 
-    ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^eps``; the module docstring has its formulas. For a symmetric pair,
-    the negatives of the cells are added. Otherwise the cells beyond the end of the support are replaced by a single
-    cell, where ``E = 0``.
+    ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^eps``; the module docstring has formulas for ``E``. For a symmetric
+    pair, the negatives of the cells are added. Otherwise the cells beyond the end of the support are replaced by a
+    single cell, where ``E = 0``.
 
     Args:
         profile: The profile of the release.

@@ -253,9 +253,10 @@ class FourierComposition:
         return math.log(max(math.exp(min(finite, 1.0)) + self.infinity_mass, LEAST_LOG_MASS))
 
     def tilted_sum(self, theta: float) -> "TiltedSum":
-        """Return the tilted distribution at the next lower tilt of the geometric grid.
+        """Return the tilted distribution at a tilt of about ``theta``.
 
-        A few results are cached, including exceptions. A result depends on the tilt alone, not on the cache.
+        The tilt is the largest one of a geometric grid of tilts that is at most ``theta``. A few results are cached,
+        including exceptions. A result depends on the tilt alone, not on the cache.
 
         Raises:
             GridSizeError: The transform exceeds the limits of memory or time.

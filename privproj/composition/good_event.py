@@ -156,9 +156,9 @@ class GoodEventCurve:
     def best_event(self, eps: float) -> float:
         """Return approximately the best ``ln(n p)`` at ``eps`` (nats).
 
-        It is a multiple of :data:`EVENT_SPACING`. As ``p`` increases, ``n p`` increases and ``H^tau`` decreases. Their
-        sum is smallest at ``n p = m H^tau``, where ``-m`` is the slope of ``ln H^tau`` in ``ln(n p)``. Coarse grids are
-        enough to compute ``H^tau`` here.
+        The result is a multiple of :data:`EVENT_SPACING`. As ``p`` increases, ``n p`` increases and ``H^tau``
+        decreases. The sum ``n p + H^tau`` is smallest at ``n p = m H^tau``, where ``-m`` is the slope of ``ln H^tau``
+        in ``ln(n p)``. Coarse grids are enough to compute ``H^tau`` here.
         """
 
         def rest(log_bad: float) -> float:
@@ -205,8 +205,8 @@ class GoodEventCurve:
 class GoodEvent:
     """The good event of one release: the release hardly increases the norm of a difference (C16).
 
-    The difference is that of neighboring sums, and ``radius`` bounds the factor by which a release multiplies its norm.
-    The code that builds the event guarantees ``radius``.
+    The difference is the difference of neighboring sums. ``radius`` bounds the factor by which a release multiplies the
+    norm of the difference. The code that builds the event guarantees ``radius``.
     """
 
     mu: float  # sensitivity divided by the standard deviation of the noise, the inverse of the noise multiplier
@@ -226,8 +226,8 @@ class GoodEvent:
     def over_run(self, run: Run) -> GoodEventCurve:
         """Return the privacy curve of the run.
 
-        The bad event can occur ``n`` times: ``n`` is the number of steps ``T``, or ``q T`` if ``sampled`` (``q`` is the
-        sampling rate), or 1 instead of ``T`` if ``once``.
+        The bad event can occur ``n`` times. ``n`` is the number of steps, or 1 if ``once`` is True. If ``sampled`` is
+        True, this number is multiplied by the sampling rate.
         """
         # n = T, q T or 1
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)

@@ -76,7 +76,7 @@ def group_step(
     """Return the profile of one step for a group of records, in both directions (C37).
 
     The step samples the records of the group. The caller must account for the result as one release on the whole
-    dataset. It is valid if the profiles that ``member`` returns are.
+    dataset. The result is valid if the profiles that ``member`` returns are.
 
     Args:
         member: Map from ``j`` to the profile of a release on a batch with ``j`` of the records.

@@ -164,7 +164,7 @@ class ComposedPmf:
         Args:
             delta: A probability above 0.
             above: If True, return approximately the least ``eps >= 0`` at which the curve is at most ``delta``.
-                Otherwise return approximately the largest ``eps`` at which the curve is larger, or 0.
+                Otherwise return approximately the largest ``eps`` at which the curve is above ``delta``, or 0.
             near: The start of the search in nats (None: the largest loss).
         """
         limit = math.log(delta) + (-1e-12 if above else 1e-12)
@@ -349,7 +349,8 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
 def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
     """Return the distribution without atoms beyond :data:`FARTHEST_LOSS`.
 
-    Their masses are moved to infinite losses, as in (iv) of the module docstring, or dropped if ``below``.
+    The masses of these atoms are moved to infinite losses, as in (iv) of the module docstring. If ``below`` is True,
+    they are dropped.
     """
     far = pmf.losses > FARTHEST_LOSS
     m, m_q = (0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (pmf.masses, pmf.others))
@@ -372,7 +373,7 @@ def _fit_to_unit(
 ) -> LossPmf:
     """Return the distribution, moved to a coarser unit if its own unit is too fine.
 
-    Sums of losses would not be exact otherwise (C23, "Rounding").
+    With too fine a unit, sums of losses would not be exact (C23, "Rounding").
 
     Args:
         pmf: The distribution.

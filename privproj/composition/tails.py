@@ -273,8 +273,8 @@ class TailLevelsCurve:
 class _Level:
     """The curve of one tail-truncation level.
 
-    It is the smaller of a composition on a grid and the bound by moments. Level 1 also evaluates the default grid of
-    level 0, which may be tighter.
+    The curve is the smaller of a composition on a grid and the bound by moments. Level 1 also evaluates the default
+    grid of level 0, which may be tighter.
     """
 
     k: int

@@ -34,8 +34,8 @@ STEP_MARGIN = 1e-11  # soundness: relative margin of the excess of a step, a sum
 def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> PrivacyProfile:
     """Return the profile of one step on a Poisson batch truncated at random (C26).
 
-    It holds in both directions, and is valid if both profiles are. The caller must account for it as one release on the
-    whole dataset.
+    The profile holds in both directions, and is valid if ``one`` and ``two`` are. The caller must account for the step
+    as one release on the whole dataset.
 
     Args:
         one: The profile of a release for one record, the same in both directions.

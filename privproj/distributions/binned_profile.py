@@ -276,7 +276,7 @@ class _Table:
         """Return ``g_p`` at the edges, for the tangent of every row (C5).
 
         ``g_p`` is the convex function above the Gaussian delta with the tangent point ``p``. In an unbounded last bin
-        it is bounded by a line, because its slope is at most that of its tangent.
+        ``g_p`` is bounded by a line, because the slope of ``g_p`` is at most that of the tangent.
         """
         # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
         p, height, slope = tangents[:, :, None]
@@ -308,10 +308,9 @@ class _Table:
         return majorants @ weights + (height * rest[0] + slope * (rest[1] - p * rest[0]))
 
     def find_columns(self, tangents: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the range of edges that each row needs, as first and one past the last.
+        """Return the first edge that each row needs, and one past the last.
 
-        The first edge is the first one that is not negligible. The last edge is the first at which the tangent is above
-        ``h``.
+        Edges before the first one are negligible. The last edge is the first at which the tangent is above ``h``.
         """
         majorants = self.majorants(tangents)
         stop = (self.at_edges >= majorants).sum(axis=1) + 2
@@ -333,7 +332,8 @@ def any_rank_deltas_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
     The result has the shape ``(e,)`` and is 0 if no lower bound is known. Each bound is the largest dual value
     ``E[h(X); X <= c] + P(X > c) h(M(c))`` over some edges ``c <= x0``, with ``h`` bounded by Jensen's inequality (C28).
-    At the guides all distributions and edges are tried, and at other rows those near the best ones of the guides.
+    At the guides all distributions and edges are tried. At other rows, only those near the best ones of the guides are
+    tried.
 
     Args:
         eps: Epsilons in nats, of shape ``(e,)``.
@@ -365,9 +365,10 @@ def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """Return the largest dual value of a distribution at every row, and where it is.
+    """Return the largest dual values, the best cuts, and the first needed bins.
 
-    The other results are the best cut, and the first bin that is not negligible, as indices.
+    All three have one entry for each row. Cuts and bins are indices. All bins before the first needed bin are
+    negligible.
     """
     count = len(dist.mass)
     within, far = _dual_parts_below(eps, x0, dist, slice(0, count), slice(0, count + 1))

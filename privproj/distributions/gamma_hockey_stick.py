@@ -160,9 +160,10 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
 
 
 def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
-    """Return the proved errors of the Gauss rule on one part, for the ratio and its slope.
+    """Return the proved errors of a Gauss rule for the ratio and for its slope.
 
-    Each is the least bound over a few ellipses.
+    The rule is used on one part ``[left, left + width]`` of the range of integration. Each error is the least bound
+    over a few ellipses.
     """
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
     # sums of the semi-axes of the ellipses
@@ -256,9 +257,10 @@ class _RatioTable:
 
 
 def _panel_edges(k: float, sign: float) -> Array:
-    """Return the edges of the panels of a ratio, a few per scale of the ratio.
+    """Return the edges of the panels on which a Mills ratio is tabulated.
 
-    They start 2.2 standard deviations on the other side of the mean, and end where the table ends.
+    There are a few panels for each length over which the ratio varies. The panels of ``above`` start 2.2 standard
+    deviations below the mean, and those of ``below`` 2.2 standard deviations above the mean.
     """
     unit, edges = 1.0 / math.sqrt(k), []
     # k D(end) is at least FARTHEST_DEVIANCE.
@@ -324,7 +326,8 @@ def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Arra
     * the largest over the smallest value on the panel;
     * the bound on the ellipse around the panel over the smallest value on the panel.
 
-    Each is the larger one of the ratio and of its slope. Both are monotone (C20), so the ends of a panel suffice.
+    Each quotient is computed for the ratio and for its slope, and the larger result is used. Ratio and slope are
+    monotone (C20), so the ends of a panel suffice.
     """
     near, far = (low, high) if sign > 0.0 else (high, low)
     half = 0.5 * (high - low)

@@ -158,13 +158,13 @@ def _bernoulli_less_one(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class _IntegralPanels:
-    """Panels of the integral, each in one of its three parts and for one epsilon.
+    """Panels of the integral, each in one part of the integral and for one epsilon.
 
     All four arrays have one entry for each panel.
 
-    * ``index``: the number of its epsilon.
-    * ``kind``: its part, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
-    * ``low``, ``high``: its ends as places. A place is ``1 - A`` below 1, and ``A - e^(eps/a)`` above.
+    * ``index``: the number of the epsilon.
+    * ``kind``: the part, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
+    * ``low``, ``high``: the ends of the panel as places. A place is ``1 - A`` below 1, and ``A - e^(eps/a)`` above.
     """
 
     index: Index
@@ -325,7 +325,8 @@ class WishartIntegral:
     def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
         """Return ``ln(U2/k)``, ``x = -ln A`` and the size of the terms of ``U2``.
 
-        ``0 < place < 1``. The size is the sum of the absolute values of the terms, for the effect of rounding.
+        ``place`` is between 0 and 1. The size is the sum of the absolute values of the terms, for the effect of
+        rounding.
         """
         k, a, eps = self.k, self.a, self.eps[index]
         x = -np.log1p(-place)
@@ -338,7 +339,7 @@ class WishartIntegral:
     def threshold_above(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
         """Return ``ln(U1/k)``, ``x = ln A`` and the size of the terms of ``U1``.
 
-        ``place > 0``. The size is the sum of the absolute values of the terms, for the effect of rounding.
+        ``place`` is above 0. The size is the sum of the absolute values of the terms, for the effect of rounding.
         """
         k, a, eps, kink = self.k, self.a, self.eps[index], self.kink[index]
         # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
@@ -732,8 +733,8 @@ class WishartIntegral:
 
         Returns:
             * ``ln delta``;
-            * the proved part of its relative error, from panels and Gauss rules;
-            * an estimate of the factor by which a relative rounding error of a threshold changes it.
+            * the proved part of the relative error of delta, from panels and Gauss rules;
+            * an estimate of the factor by which a relative rounding error of a threshold changes ``ln delta``.
 
         Raises:
             ConvergenceError: The error is too large after :data:`MOST_HALVINGS` halvings.

@@ -279,7 +279,8 @@ def root_of(ends: Callable[..., tuple[float, float, float, Any]], *, bends: bool
 def with_globals(function: Any, **names: Any) -> Any:
     """Return a copy of a function with these globals replaced.
 
-    The reason is that numba does not cache machine code of a function that takes another function as an argument.
+    A kernel gets other functions as globals, because numba does not cache the machine code of a function with a
+    function as argument.
     """
     return types.FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
 

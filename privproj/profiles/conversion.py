@@ -221,8 +221,8 @@ def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
 def log_excess(curve: Curve, target: FullTarget) -> float:
     """Return an upper bound of ``ln delta(eps) - ln delta`` at a target.
 
-    It guides a search. If the bound is negative, it may be loose. For a rule ``eps(delta)``, whose delta is computed by
-    root finding, the result is ``ln epsilon(delta)`` minus the log of :func:`number_before` the target epsilon.
+    The result guides a search. A negative bound may be loose. A rule ``eps(delta)``, whose delta is computed by root
+    finding, has another result: ``ln epsilon(delta)`` minus the log of :func:`number_before` the target epsilon.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
         # A result is rounded up by at most a digit, so aim at the number before.

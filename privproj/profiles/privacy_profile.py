@@ -61,7 +61,7 @@ def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
 def at_first_level(curve: Curve) -> Curve:
     """Return the curve on its default grid only.
 
-    The result is also valid, but its delta has a lower limit.
+    The result is valid too, but does not resolve very small deltas.
     """
     return getattr(curve, "at_first_level", curve)
 
@@ -95,7 +95,7 @@ class SmallDeltas(NamedTuple):
 
 
 class FreeParameter(NamedTuple):
-    """A free parameter of a theorem, which holds for every value of the parameter.
+    """A free parameter of a theorem; the theorem holds for every value of it.
 
     An example is ``tau`` of the Beta-tail bound.
 
@@ -177,12 +177,13 @@ class PrivacyProfile:
         """Return the profile of one release on a batch sampled at rate ``q`` (C17).
 
         ``delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q))`` for ``eps >= 0``, where ``delta_0`` is the profile without
-        sampling. The formula holds in these cases:
+        sampling. The formula holds for
 
-        * A batch has a fixed size, and neighbors differ by a replacement (Balle, Barthe, Gaboardi 2018, Theorem 9).
-        * Poisson sampling under add-remove and zero-out, in the remove direction. The delta of the add direction is ``w
-          delta_0(ln(t q/w))`` with ``t = e^eps`` and ``w = 1 - (1-q) t``. That delta is never larger, because ``w <=
-          q`` and ``t q/w >= 1 + (t-1)/q``.
+        * batches of fixed size under replace (Balle, Barthe, Gaboardi 2018, Theorem 9);
+        * Poisson sampling under add-remove and zero-out, in the remove direction.
+
+        Under Poisson sampling, the delta of the add direction is ``w delta_0(ln(t q/w))`` with ``t = e^eps`` and ``w =
+        1 - (1-q) t``. It is never larger, because ``w <= q`` and ``t q/w >= 1 + (t-1)/q``.
         """
 
         # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), moved outward by a relative 1e-15 of the inner epsilon and by 1e-15.
@@ -199,7 +200,7 @@ class PrivacyProfile:
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
 
-        The upper end has the digits of a reported epsilon, and the profile was evaluated to be at most delta there.
+        The upper end has as many digits as a reported epsilon. The profile was evaluated there, and is at most delta.
         """
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
@@ -235,9 +236,9 @@ _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSIL
 
 
 def amplified_epsilon(eps: float, rate: float) -> float:
-    """Return the epsilon at which a sampled release evaluates the unsampled one (C17).
+    """Return the epsilon at which the profile without sampling is evaluated (C17).
 
-    It is ``ln(1 + (e^eps - 1)/q)`` for the sampling rate ``q``.
+    For the delta of a sampled release at ``eps``, it is ``ln(1 + (e^eps - 1)/q)`` at the sampling rate ``q``.
     """
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)

@@ -221,7 +221,7 @@ class BestCurve:
 class OneOrder:
     """The conversion of a Renyi divergence at a single order.
 
-    The code that builds it guarantees the divergence.
+    The code that builds the object guarantees that ``divergence`` is an upper bound.
     """
 
     order: float  # The order ``alpha``, above 1
@@ -261,9 +261,9 @@ class OneOrder:
 class ConcentratedCurve:
     """Concentrated DP: ``D(alpha) <= rho alpha`` for ``1 < alpha < omega`` (C14, C15).
 
-    The code that builds it guarantees this. ``eps = rho + 2 sqrt(rho ln(1/delta))`` if
-    ``ln(1/delta) <= (omega-1)^2 rho``, and ``rho omega + ln(1/delta)/(omega-1)`` otherwise (Bun, Dwork, Rothblum,
-    Steinke 2018; Bun, Steinke 2016).
+    The code that builds the curve guarantees this inequality. ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta)
+    <= (omega-1)^2 rho``, and ``rho omega + ln(1/delta)/(omega-1)`` otherwise (Bun, Dwork, Rothblum, Steinke 2018; Bun,
+    Steinke 2016).
     """
 
     rho: float  # The slope of the divergence, in nats, above 0
@@ -272,7 +272,7 @@ class ConcentratedCurve:
     omega: float = math.inf
 
     def over_run(self, run: Run) -> "ConcentratedCurve":
-        """Return the curve of a run, whose ``rho`` is the sum over its releases.
+        """Return the curve of a run; ``rho`` is summed over the releases.
 
         Raises:
             UnsupportedError: The run samples batches.
