@@ -569,7 +569,7 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
     """Return a noise multiplier that meets each target; ``inf`` if none is found.
 
-    It is approximately the smallest one.
+    Each is approximately the smallest one.
 
     The search uses secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end epsilon is evaluated at each noise
     multiplier, as in a scalar query. If epsilon meets the target, so does delta (C24).

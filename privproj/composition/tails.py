@@ -288,7 +288,7 @@ class _Level:
     def grid(self) -> GridCurve | PrecisionError:
         """The composition on grids with the tails of this level.
 
-        If the losses are too large for any grid, the value is the exception.
+        If the level has no grid, the value is the exception that states why.
         """
         if self.k >= len(LEAST_POWERS):
             return PrecisionError(NOTHING_SO_SMALL)
