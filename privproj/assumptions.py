@@ -15,7 +15,7 @@ class RequirementText(StrEnum):
     short: str
 
     def __new__(cls, short: str, text: str) -> Self:
-        """Return a member that is equal to its text."""
+        """Create a member whose value is ``text``."""
         member = str.__new__(cls, text)
         member._value_ = text
         member.short = short
@@ -23,7 +23,10 @@ class RequirementText(StrEnum):
 
 
 class Requirement(RequirementText):
-    """A requirement on the program, without which a result does not hold."""
+    """A requirement on the program.
+
+    A result holds only if the program meets all its requirements.
+    """
 
     # sampling
     POISSON_SAMPLING = (
@@ -248,7 +251,8 @@ FIXED_SCHEDULES = (Requirement.FIXED_SCHEDULE, Requirement.FIXED_SCHEDULE_EXCEPT
 def fixed_schedule(*, adapts: bool) -> Requirement:
     """Return the requirement that the schedule of several releases is fixed.
 
-    The parameters of the releases may not depend on earlier outputs. With ``adapts``, the clipping norm may.
+    The parameters of the releases may not depend on earlier outputs. The only exception is the clipping norm, if
+    ``adapts`` is True.
     """
     return Requirement.FIXED_SCHEDULE_EXCEPT_CLIP if adapts else Requirement.FIXED_SCHEDULE
 
@@ -299,7 +303,7 @@ class DataAssumption(Enum):
         return self.name.lower().replace("_", "-")
 
     def at(self, **values: object) -> "Assumption":
-        """Return the assumption with these values of its placeholders."""
+        """Return the assumption with these values for the placeholders in its text."""
         return Assumption(self, tuple(values.items()))
 
 

@@ -78,7 +78,7 @@ class PrivprojError(Exception):
 
 
 class QueryError(PrivprojError):
-    """Base class of errors of valid queries that have no value.
+    """Base class of the errors raised if a valid query has no value.
 
     Attributes:
         outcome: The outcome of the result, the value of a member of :class:`privproj.Outcome`.
@@ -137,7 +137,7 @@ class InvalidParameterError(PrivprojError, ValueError):
     def sentence(self, name: str) -> str:
         """Return the message with another name for the parameter.
 
-        The command line uses it to name the option instead of the parameter.
+        On the command line, the message names the option instead of the parameter.
 
         Args:
             name: The name to be written, for instance the name of an option.
@@ -171,7 +171,7 @@ class UnknownNameError(InvalidParameterError):
     def sentence(self, name: str) -> str:
         """Return the message with another name for the parameter.
 
-        If ``name`` contains a location, such as a file, the location follows the unknown name.
+        If ``name`` begins with a location, such as a file, the message states the location after the unknown name.
         """
         place, _ = _split(name)
         noun, _, owner = self.expected.partition(" of ")
@@ -330,7 +330,7 @@ class GridSizeError(PrecisionError):
 
 
 def raise_within(error: InvalidParameterError, where: str) -> NoReturn:
-    """Raise an error again, with its location before the name of the parameter.
+    """Raise an error again, with a location before the name of the parameter.
 
     Args:
         error: The error.
@@ -359,8 +359,9 @@ def unknown_name(
 ) -> InvalidParameterError:
     """Return the error for a value that is not one of the allowed names.
 
-    It suggests the corresponding name for a name of :data:`OTHER_TOOLS`, or else the nearest names. If no name is near,
-    it lists all names, or states the remedy if there are more than 12.
+    If the value is a name that another tool uses (:data:`OTHER_TOOLS`), the error suggests the corresponding name.
+    Otherwise the error suggests names with a similar spelling. If there are none, the error lists all names, or states
+    ``remedy`` if there are more than 12 names.
 
     Args:
         name: The name of the parameter, or its location and ": " and the name.
@@ -384,7 +385,7 @@ def unknown_name(
 def unknown_attribute(owner: str, name: str) -> str:
     """Return the message of the AttributeError for an unknown name of ``owner``.
 
-    It suggests the corresponding name for a name of Opacus or dp-accounting.
+    For a name of Opacus or dp-accounting, the message suggests the corresponding name.
     """
     translation = OTHER_TOOLS.get(name)
     return f"{owner} has no attribute {name!r}{f'; use {translation!r}' if translation else ''}"

@@ -1,6 +1,6 @@
-"""Import public names on first use, and modules of optional extras.
+"""Import public names on first use, so that importing a package is fast.
 
-Importing a package is then fast.
+The module also imports modules of optional extras, with an error that names the extra if it is not installed.
 """
 
 import re
@@ -58,7 +58,7 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
 
 @cache
 def _submodules(module: str) -> list[str]:
-    """Return the public submodules of a package; none for a module."""
+    """Return the public submodules of a package; an empty list for any other module."""
     from pkgutil import iter_modules
 
     path = vars(sys.modules[module]).get("__path__", [])  # getattr would call __getattr__ of the module

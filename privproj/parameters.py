@@ -4,7 +4,8 @@ A parameter is declared once, where its field is defined (:func:`parameter`), wi
 check of its value, the command-line option, the key in files and their JSON schema are derived from it.
 
 ``noise_multiplier`` is ``z = sigma / s``, the ratio of the noise standard deviation to the sensitivity of the query
-under the neighboring relation of the run. It may be omitted only in the query that solves for it.
+under the neighboring relation of the run. ``noise_multiplier`` may be omitted only in the query that solves for it
+(:func:`privproj.sigma`).
 """
 
 import operator
@@ -104,7 +105,7 @@ TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u206
 
 
 def is_printable(value: object) -> bool:
-    """Return whether no text in a value contains line ends or control characters.
+    """Return whether a value is free of line ends and control characters.
 
     Texts in mappings and sequences are checked too. Such characters in a name could imitate a line of the output, so
     inputs with them are rejected.
@@ -145,7 +146,7 @@ def probability(name: str, value: object) -> float:
 def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> float:
     """Return the value as an epsilon of at most 1e9.
 
-    It must be above 0, or at least 0 if ``zero`` is set.
+    The value must be above 0, or at least 0 if ``zero`` is set.
 
     Raises:
         InvalidParameterError: The value is anything else.
@@ -213,7 +214,7 @@ def number(
 def one_of(*choices: str) -> Kind:
     """Return the kind of texts from a list of choices.
 
-    The class that declares the parameter checks the value itself, because it suggests alternatives.
+    The class that declares the parameter checks the value, because the error of the class suggests alternatives.
     """
     return replace(TEXT, rule={"enum": [*choices]})
 
@@ -259,12 +260,13 @@ class Parameter:
     """The declaration of a parameter.
 
     * ``kind``: The kind of its values.
-    * ``description``: The help text of its command-line option; empty if it has no option. ``letter`` is its metavar.
+    * ``description``, ``letter``: The help text and the metavar of the command-line option; the help text is empty if
+      there is no option.
     * ``default``: The default value.
-    * ``is_needed``: Whether it is required, except by the query that solves for it.
-    * ``is_found``: Whether a query solves for it.
-    * ``is_rare``: Whether its option appears in the long help only.
-    * ``key``: Its name in files and on the command line, if it differs from the name of the field.
+    * ``is_needed``: Whether all queries require the parameter, except the query that solves for it.
+    * ``is_found``: Whether a query solves for the parameter.
+    * ``is_rare``: Whether the command-line option appears in the long help only.
+    * ``key``: The name of the parameter in files and on the command line, if it differs from the name of the field.
     * ``read``: Converts a value from a file or the command line to the type of the field.
     """
 
@@ -299,7 +301,7 @@ def parameters_of(record: type) -> dict[str, Parameter]:
 def parameters_from(record: type, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return values of the parameters of a dataclass by field name.
 
-    ``keys`` are named as in files and on the command line. Other keys and values of None are ignored.
+    ``keys`` are named as in files and on the command line. Unknown keys are ignored, and so are values of None.
     """
     readers = {name: (declared.key or name, declared.read) for name, declared in parameters_of(record).items()}
     return {name: read(keys[key]) for name, (key, read) in readers.items() if keys.get(key) is not None}

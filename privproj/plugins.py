@@ -1,8 +1,8 @@
 """Load the tables that optional features add to the core.
 
-The core does not name the features. A feature is a package below ``privproj.contrib``. Its module ``plugin`` has tables
-(``BOUNDS``, ``COMMANDS``, ...), which have the same names in every feature. Their values are references of the form
-``"module:attribute"``, so that reading a table does not import the feature.
+The core does not name the features. A feature is a package below ``privproj.contrib`` with a module ``plugin``. The
+module has tables (``BOUNDS``, ``COMMANDS``, ...), with the same names in every feature. The values in a table are
+references of the form ``"module:attribute"``, so that reading the table does not import the feature.
 """
 
 from functools import cache

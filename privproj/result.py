@@ -193,9 +193,10 @@ class Result:
             positive rate of ``risk``) or gdp_mu.
         value: The value, rounded to the safe side: ``inf`` if no finite epsilon exists, None if no parameter meets the
             target or the evaluation failed.
-        interval: An enclosure of the exact value of the named bound. It encloses the true value only if ``side`` is
-            exact. It is computed when it is read, which takes time if the run is composed numerically. It has no lower
-            end for balls-in-bins with several batches per record, because no dataset attains that bound.
+        interval: An enclosure of the exact value of the named bound. The interval encloses the true value only if
+            ``side`` is exact. Reading the interval computes it, which takes time if the run is composed numerically.
+            The interval has no lower end for balls-in-bins with several batches per record, because no dataset attains
+            that bound.
         side: On which side of the true quantity of the mechanism the value lies, a :class:`Side`.
         mechanism: The name and all parameters of the mechanism, and under "requirements" its requirements.
         run: All parameters of the run, and under "requirements" its requirements.
@@ -313,9 +314,10 @@ class Result:
         return self._compared(other, lambda x, y: x >= y)
 
     def _compared(self, other: object, holds: Callable[[float, float], bool]) -> bool:
-        """Return the comparison of two values.
+        """Return whether ``holds(self.value, other)`` is true.
 
-        An infinite epsilon can be compared too, although it is not a guarantee.
+        ``other`` is a number or a result. A result with an infinite epsilon can be compared too, although it is not a
+        guarantee.
         """
         if not isinstance(other, float | int | Result):
             return NotImplemented
@@ -468,9 +470,9 @@ class Rows(tuple[AnyRow, ...]):
 
 
 def as_plain_value(value: object) -> object:
-    """Return a value in the types of JSON: text, finite numbers, lists and tables.
+    """Return a value in the types of JSON.
 
-    ``nan`` and infinities become None.
+    These are text, finite numbers, lists and dictionaries. ``nan`` and infinities become None.
     """
     if isinstance(value, StrEnum):
         return str(value)

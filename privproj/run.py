@@ -283,7 +283,7 @@ class Run:
 
     @property
     def single(self) -> bool:
-        """True for one release on the whole dataset, or one epoch that is accounted as one."""
+        """True for a release on the whole dataset, or an epoch that counts as a release."""
         return self.steps == 1 and self.sampling_rate == 1.0 and not (self.scheme.picks_batches and self.batches != 1)
 
     def parameters(self) -> dict[str, object]:
@@ -301,13 +301,13 @@ _BATCH_SIZE = whole_number("an integer >= 1")  # range of a batch size
 # range of a number of epochs
 EPOCHS = number("a number above 0 and at most 1e+09", 0.0, 1e9, open_low=True)
 
+# The parameters of a run in files and on the command line, by name
 RUN_PARAMETERS = {
     **{name: declared for name, declared in parameters_of(Run).items() if name != "dataset_size"},
     "batch_size": Parameter(_BATCH_SIZE, "Batch size, instead of the sampling rate.", "B"),
     "dataset_size": parameters_of(Run)["dataset_size"],
     "epochs": Parameter(EPOCHS, "Number of passes over the data, instead of the steps.", "E"),
 }
-"""The parameters of a run in files and on the command line, by name."""
 
 BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")  # options of single schemes
 
@@ -359,7 +359,7 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
 def _check_batches(keys: Mapping[str, Any], query: str) -> None:
     """Raise an error for keys about batches that are redundant or incomplete.
 
-    A sampled run needs a number of steps.
+    Sampled batches also require a number of steps or epochs.
 
     Raises:
         InvalidParameterError: A key is redundant, or a key that another one needs is missing.
@@ -398,7 +398,8 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
     """Return the sampling rate and the number of steps of a number of epochs.
 
-    For ``N`` records, batches of ``B`` and ``E`` epochs they are ``B/N`` and ``ceil(E ceil(N/B))``.
+    For ``N`` records, batches of ``B`` records and ``E`` epochs, the rate is ``B/N``, and the number of steps is
+    ``ceil(E ceil(N/B))``.
 
     Raises:
         InvalidParameterError: A value is outside its range, or the batch is larger than the dataset.

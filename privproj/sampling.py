@@ -81,63 +81,53 @@ class Scheme:
     :mod:`privproj.composition` composes runs that use the scheme.
     """
 
-    relations: tuple[NeighboringRelation, ...]
-    """The relations that it supports."""
+    relations: tuple[NeighboringRelation, ...]  # Relations that the scheme supports
 
-    default_relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE
-    """The default relation."""
+    default_relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE  # The default relation
 
-    why_default: str = ""
-    """Why the default relation is not add-remove."""
+    why_default: str = ""  # Why the default relation is not add-remove
 
+    # Why a relation is not supported, if there is a specific reason
     why_unsupported: Mapping[NeighboringRelation, str] = field(default_factory=dict)
-    """Why a relation is not supported, if there is a specific reason."""
 
+    # Schemes, as text, that support the relations in ``why_unsupported``. Error messages name them for mechanisms with
+    # amplification by subsampling.
     instead: str = ""
-    """The schemes that support the relations in :attr:`why_unsupported`, for mechanisms with amplification by them."""
 
-    requirements: str = ""
-    """Its requirement."""
+    requirements: str = ""  # Requirement of the scheme on the program
 
-    options: tuple[str, ...] = ()
-    """The options of a run that only some schemes have."""
+    options: tuple[str, ...] = ()  # Run options that this scheme supports, of those that only some schemes support
 
+    # The ``options`` that the scheme requires, with their descriptions
     needs: Mapping[str, str] = field(default_factory=dict)
-    """The ``options`` that the scheme requires, with their descriptions."""
 
-    counts_epochs: bool = False
-    """True if a step of the run is an epoch."""
+    counts_epochs: bool = False  # True if a step of the run is an epoch
 
+    # True if the position of a record determines its batch, so that only one release of an epoch uses it (C17)
     in_positions: bool = False
-    """True if the position of a record determines its batch, so that only one release of an epoch uses it (C17)."""
 
-    picks_batches: bool = False
-    """True if each record is assigned to one or more random batches in each epoch (C25)."""
+    picks_batches: bool = False  # True if each record is assigned to one or more random batches in each epoch (C25)
 
-    is_shuffled: bool = False
-    """True if the data are shuffled, which is not counted as amplification (C27)."""
+    is_shuffled: bool = False  # True if the data are shuffled, which is not counted as amplification (C27)
 
-    varies_in_size: bool
-    """True if batches vary in size, which some mechanisms do not support."""
+    varies_in_size: bool  # True if batches vary in size, which some mechanisms do not support
 
-    is_one_sided: bool
-    """True if the add and remove directions differ, so that both are composed (C18)."""
+    is_one_sided: bool  # True if the add and remove directions differ, so that both are composed (C18)
 
-    draws_records_apart: bool = False
-    """True if each record is sampled independently of the others (C37)."""
+    draws_records_apart: bool = False  # True if each record is sampled independently of the others (C37)
 
+    # True if two datasets that differ in one record attain the dominating pair of the composition (C28)
     attains_pair: bool = False
-    """True if two datasets that differ in one record attain the dominating pair of the composition (C28)."""
 
+    # Returns how records are assigned to the batches of an epoch, as text, from the parameters of a run
     describe: Callable[[Mapping[str, Any]], str] = lambda run: ""
-    """Return how records are assigned to the batches of an epoch, as text."""
 
 
 def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     """Return a scheme in which the position of a record determines its batch.
 
-    It supports zero-out and replace. ``name`` is its name, and ``have`` a subject with a verb for messages, such as "a
-    partition has". ``more`` are other fields of :class:`Scheme`.
+    The scheme supports zero-out and replace. Messages use ``name``, the name of the scheme, and ``have``, a subject
+    with a verb such as "a partition has". ``more`` are other fields of :class:`Scheme`.
     """
     shifts = "a removed record can shift every later batch"
     rejected = (
@@ -175,6 +165,7 @@ def _describe_shuffle(run: Mapping[str, Any]) -> str:
 # a release on the whole dataset
 WHOLE_DATA = Scheme(relations=tuple(NeighboringRelation), varies_in_size=False, is_one_sided=False, attains_pair=True)
 
+# The record of every scheme
 SCHEMES = {
     Sampling.POISSON: Scheme(
         relations=(NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
@@ -221,7 +212,6 @@ SCHEMES = {
         "shuffle", "shuffled batches have", options=("batches",), is_shuffled=True, describe=_describe_shuffle
     ),
 }
-"""The record of every scheme."""
 
 # the schemes in which a step of a run is an epoch
 IN_EPOCHS = tuple(name for name, scheme in SCHEMES.items() if scheme.counts_epochs)

@@ -12,6 +12,7 @@ from typing import Any
 from privproj.errors import InvalidParameterError
 from privproj.parameters import NUMBER, Parameter, privacy_epsilon, probability, real
 
+# The target parameters by name
 TARGET_PARAMETERS = {
     "epsilon": Parameter(NUMBER, "Privacy loss epsilon.", "E"),
     "delta": Parameter(NUMBER, "Failure probability delta.", "D"),
@@ -22,7 +23,6 @@ TARGET_PARAMETERS = {
     "tpr": Parameter(NUMBER, "Instead of these: largest true positive rate of any attack at --fpr.", "B", is_rare=True),
     "fpr": Parameter(NUMBER, "False positive rate at which --tpr is the limit.", "A", is_rare=True),
 }
-"""The target parameters by name."""
 
 
 @dataclass(frozen=True)

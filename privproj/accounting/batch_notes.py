@@ -1,4 +1,8 @@
-"""Build warnings about truncated batches, shuffled batches and large deltas."""
+"""Build warnings about truncated batches, shuffled batches and large deltas.
+
+Truncated batches have a maximum size (``max_batch_size``). The probability that a batch is truncated is added to delta
+(C26); this part of delta is the share that truncation takes.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -86,10 +90,10 @@ def _note_truncation(
 
 
 def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
-    """Return the share of delta that truncated batches take, as text.
+    """Return a sentence about the share of delta that truncation takes.
 
-    Delta is ``e^log_delta``. ``is_finite`` states whether epsilon is finite. It can be finite even if a truncation is
-    more likely than delta, because truncated steps are then composed (C26).
+    Delta is ``e^log_delta``. ``is_finite`` states whether epsilon is finite. Epsilon can be finite even if a truncation
+    is more likely than delta, because another bound composes truncated steps (C26).
     """
     from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
 

@@ -3,6 +3,9 @@
 Each search ends with an evaluation of the public query at its result, so the result meets the target and is rounded to
 the safe side (C24). An attack risk is the advantage of an attack, or its true positive rate at a false positive rate;
 :func:`privproj.profiles.tradeoff.risk_of` evaluates it (C30).
+
+Searches look for the zero of the *excess*, which is at most 0 if a value meets the target. For a target ``(epsilon,
+delta)`` the excess is the log of the delta of the run at ``epsilon``, minus ``ln delta``.
 """
 
 import math
@@ -305,7 +308,7 @@ class Search:
         self.excess = cache(self._excess)
 
     def _curve(self, x: Any) -> Curve:
-        """Return the privacy curve at ``x``, in a form that resolves the target delta."""
+        """Return the privacy curve at ``x``, in its form for small deltas if necessary."""
         curve = self.query_at(x).curve()
         return curve if isinstance(self.target, RiskTarget) else resolved_at(curve, self.target.log_delta)
 
@@ -314,11 +317,12 @@ class Search:
         return margin if margin and numerics_of(self.curve(x)) else 0.0
 
     def _excess(self, x: Any, margin: float = 0.0) -> float:
-        """Return by how much the result at ``x`` exceeds the target.
+        """Return the log by which the result at ``x`` exceeds the target.
 
-        For a target ``(epsilon, delta)`` it is ``ln delta(epsilon) - ln delta`` (:func:`log_excess`), with epsilon
-        lowered by the relative ``margin`` if the run is composed numerically. For a risk it is ``ln mu(x) - ln mu``,
-        where ``mu`` is the distance of two Gaussians with this risk. It is at most 0 if the target is met.
+        The result is at most 0 if the target is met. For a target ``(epsilon, delta)`` it is the result of
+        :func:`log_excess`, with epsilon lowered by the relative ``margin`` if the run is composed numerically. For a
+        risk it is ``ln mu(x) - ln mu``. Here ``mu(x)`` and ``mu`` are the distances of two unit Gaussians with the risk
+        at ``x`` and with the target risk.
         """
         target = self.target
         if not isinstance(target, RiskTarget):
@@ -332,8 +336,8 @@ class Search:
     def meets(self, x: Any, margin: float = 0.0) -> bool:
         """Return whether the result at ``x`` meets the target (C24, C30).
 
-        It must meet the target in scalar and in array queries. Every search ends with this check. In a run that is
-        composed numerically, epsilon must be below the target by the relative ``margin``.
+        Every search ends with this check. Both scalar and array queries must meet the target. In a run that is composed
+        numerically, epsilon must be below the target by the relative ``margin``.
         """
         query, target, curve = self.query_at(x), self.target, self.curve(x)
         if isinstance(target, RiskTarget):
@@ -345,7 +349,7 @@ class Search:
     def result(self, quantity: str, x: Any, value: float, interval: Enclosure, **fields: Any) -> Result:
         """Return the result at ``x``.
 
-        It states how the curve was computed only if a discretization was given.
+        The result states how the curve was computed only if the run has a given discretization.
         """
         query = self.query_at(x)
         if quantity == "sigma" and value == SMALLEST_NOISE:
@@ -356,7 +360,8 @@ class Search:
     def guess(self, otherwise: float) -> float:
         """Return a first guess of ``x``, or ``otherwise`` if none is known.
 
-        There the privacy loss has about the standard deviation that the target allows (:func:`initial_noise`).
+        At the guess, the standard deviation of the privacy loss is about as large as the target allows
+        (:func:`initial_noise`).
         """
         return initial_noise(lambda x: [phase.guess() for phase in self.query_at(x).phases], self.target, otherwise)
 
@@ -428,7 +433,7 @@ def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
 def steps_after(query: Composition, target: FullTarget) -> int:
     """Return the largest number of steps of the last phase that meets a target.
 
-    It is at most 1e8, and 0 if a single step exceeds the target.
+    The result is at most 1e8, and 0 if a single step exceeds the target.
     """
     *before, last = query.phases
     search = Search(lambda steps: replace(query, phases=(*before, last.with_run(steps=steps))), target)
@@ -438,10 +443,10 @@ def steps_after(query: Composition, target: FullTarget) -> int:
 
 
 def _smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
-    """Return the first of the numbers tried, in increasing order, that ``passes``.
+    """Return the first number of an increasing sequence for which ``passes`` is true.
 
-    The numbers begin at ``start``. Their relative step begins at ``step`` and grows by a factor of four. The result is
-    ``inf`` if no number up to ``largest`` passes.
+    The sequence begins at ``start``. The relative difference between successive numbers begins at ``step`` and grows by
+    a factor of four. The result is ``inf`` if no number up to ``largest`` passes.
     """
     x = start
     while x <= largest:
@@ -610,7 +615,7 @@ def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
 def classical_noise(target: FullTarget) -> float:
     """Return the noise multiplier of the classical Gaussian mechanism.
 
-    It is at most 1e12 and only a first guess for a search.
+    The result is limited to 1e12. It is only a first guess for a search.
     """
     # z = sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
@@ -619,7 +624,7 @@ def classical_noise(target: FullTarget) -> float:
 def _plain_run(run: Run) -> Run:
     """Return a Poisson-sampled run of similar cost.
 
-    It replaces a balls-in-bins run in a first guess.
+    A first guess of a search uses this run in place of balls-in-bins.
     """
     if run.allocates and run.batches is not None:
         return Run(steps=run.steps * run.batches, sampling_rate=run.batches_per_record / run.batches)
@@ -627,7 +632,10 @@ def _plain_run(run: Run) -> Run:
 
 
 def _target_deviation(target: FullTarget | RiskTarget) -> float:
-    """Return the approximate ``mu`` of a Gaussian release that meets the target."""
+    """Return the approximate ``mu`` of a Gaussian release that meets the target.
+
+    ``mu`` is the sensitivity divided by the noise, and the standard deviation of the privacy loss of the release.
+    """
     if isinstance(target, RiskTarget):
         return gaussian_mu_of_risk(target.value, target.fpr)
     near = classical_noise(target) if target.epsilon else 1.0
@@ -638,9 +646,10 @@ def _target_deviation(target: FullTarget | RiskTarget) -> float:
 def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
     """Return a first guess of ``x`` from the standard deviation of the privacy loss.
 
-    At this ``x``, the privacy loss of ``at(x)`` has about the standard deviation of a Gaussian release that meets the
-    target. ``x`` is a noise multiplier or the inverse of a sampling rate, so the standard deviation decreases
-    approximately like ``1/x``. If it is unknown, the result is ``guess``.
+    ``x`` is a noise multiplier or the inverse of a sampling rate, and ``at(x)`` are the releases of the run. At the
+    guess, the privacy loss has about the standard deviation of a Gaussian release that meets the target. The search
+    assumes that the standard deviation decreases approximately like ``1/x``. If the standard deviation is unknown, the
+    result is ``guess``.
     """
     wanted = _target_deviation(target)
     x, fall, last = guess, 1.0, None
@@ -662,9 +671,9 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
 def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
     """Return the approximate standard deviation of the privacy loss of a run, in nats.
 
-    Poisson sampling replaces balls-in-bins. A bound by a good event (C16) is replaced by its Gaussian run at half of
-    the target delta. The result is ``inf`` if the loss is too large to be described, and nan if a bound has no privacy
-    profile or the run needs no numerical composition.
+    Balls-in-bins is replaced by Poisson sampling. A bound by a good event (C16) is replaced by the Gaussian run of that
+    bound at half of the target delta. The result is ``inf`` if the privacy loss is too large for a coarse description.
+    It is nan if a bound has no privacy profile, or if the run needs no numerical composition.
     """
     from privproj.composition.dominating_pairs import describe_coarsely
     from privproj.composition.good_event import GoodEvent
@@ -687,7 +696,8 @@ def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = N
 def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget | RiskTarget) -> int:
     """Return a first guess of the number of steps of the last phase, from 1 to 1e8.
 
-    It is approximately the largest number that meets the target after the releases ``before``.
+    The guess is approximately the largest number of steps with which the run meets the target. ``before`` are the
+    releases of the earlier phases.
     """
     form, run = last
     profiles = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
@@ -701,9 +711,9 @@ def find_crossing_by_secants(
 ) -> tuple[float, float]:
     """Return a number just above the zero of ``excess``, and the slope there.
 
-    ``excess`` is a decreasing function, and at most 0 at the first result (the upper end of :func:`find_crossing`). The
-    slope is minus the derivative of ``excess`` in ``ln x``. The search begins with secants in ``ln x``. They need few
-    evaluations if ``guess`` is accurate to 10 %, and fewer if the slope ``fall`` is known.
+    ``excess`` must be decreasing; it is at most 0 at the returned number. The slope is minus the derivative of
+    ``excess`` in ``ln x``. The search begins with secants in ``ln x``, and ends with :func:`find_crossing`. The search
+    needs few evaluations if ``guess`` is accurate to 10 %, and fewer if a slope ``fall`` is given.
     """
     # typical slope of ln delta in ln z
     fall = 10.0 if fall is None else fall
@@ -732,7 +742,7 @@ def find_crossing_by_secants(
 def sparse_excess(phase: Phase, target: FullTarget) -> float:
     """Return ``ln delta(eps) - ln delta`` from a coarse table of the profile.
 
-    It only guides a search, because the coarse table is less accurate. The result is ``inf`` if the phase cannot be
+    The result only guides a search, because the coarse table is less accurate. It is ``inf`` if the phase cannot be
     evaluated.
     """
     try:
@@ -745,9 +755,9 @@ def sparse_excess(phase: Phase, target: FullTarget) -> float:
 def rough_crossing(
     rough: Callable[[float], float], guess: float, low: float, high: float
 ) -> tuple[float, float | None]:
-    """Return the zero of an approximate excess to 1 %, and the slope there.
+    """Return the zero of the approximate excess ``rough``, and the slope there.
 
-    The slope is minus the derivative in ``ln x``, or None if it is unknown.
+    The relative accuracy of the zero is 1 %. The slope is minus the derivative in ``ln x``, or None if it is unknown.
     """
     near = find_crossing(rough, guess, low=low, high=high, rtol=1e-2)
     if not (near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower))):

@@ -29,8 +29,8 @@ class Comparison:
 
     Attributes:
         bound: The record of the bound, a :class:`privproj.mechanisms.bound.Bound`.
-        result: The result of this bound; None if the bound does not support the query. It has no value if the bound
-            applies but the evaluation failed.
+        result: The result of this bound; None if the bound does not support the query. The result has no value if the
+            bound supports the query but the evaluation failed.
         reason: Why there is no value, in one sentence; empty if there is one.
         short: The reason in a few words, as the command line prints it.
 
@@ -137,8 +137,8 @@ def compare_with_baselines(
     """Return the values of the baselines for the query of a result.
 
     The rows are ``(label, value)``, the least specific baseline first. Baselines without a value and the bound of the
-    result itself are omitted. If the target is a risk, the published bound of a composed run is omitted too, because it
-    composes the run for each point of its curve (30 s in total).
+    result itself are omitted. If the target is a risk and the run is composed, the published bound is omitted too. It
+    would compose the run for each point of its curve, which takes 30 s in total.
 
     The published bound of M2 needs the rank of the difference between neighboring sums. If the mechanism assumes none,
     the largest rank that the shape allows is used.

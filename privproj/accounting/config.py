@@ -100,8 +100,8 @@ def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
 def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, Kind]:
     """Return the keys that an entry of a file may have, with their types.
 
-    They are the parameters of the mechanism, of the run and of the target of ``query``, and ``others``. The parameter
-    that ``query`` calibrates is excluded.
+    The keys are the parameters of the mechanism, of the run and of the target of ``query``, except the parameter that
+    ``query`` calibrates. ``others`` are further keys.
     """
     of_mechanism = {declared.key or name: declared.kind for name, declared in parameters_of(mechanism).items()}
     plain = (*RUN_PARAMETERS, *(target_names(query) if query else ()), *others)
@@ -238,7 +238,7 @@ def evaluate(quantity: str, **parameters: object) -> Result:
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
-    """Build a mechanism from parameters, each under any of its names.
+    """Build a mechanism from parameters, which may have the names in the papers.
 
     Raises:
         InvalidParameterError: A parameter is unknown, or given under two names.
@@ -283,8 +283,8 @@ def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
 def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
     """Evaluate ``wishart.early.epsilon`` or ``.delta`` at ``t``, ``eta`` and ``R``.
 
-    They are the free parameters of the early theorem (C11): ``t`` is a threshold, ``eta`` its margin and ``R`` a bound
-    on a norm.
+    These values are the free parameters of the bound ``early`` (C11): ``t`` is a threshold, ``eta`` its margin and
+    ``R`` a bound on a norm.
     """
     from privproj.mechanisms.wishart.early import SPECTRAL_CONSTANT, early_bound_at
 

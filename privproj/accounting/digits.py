@@ -28,12 +28,13 @@ def reference_value(query: Composition, target: Target | EpsilonTarget, digits: 
 
     Args:
         query: The query, of one phase.
-        target: The target delta, for epsilon, or the target epsilon, for delta.
-        digits: The number of decimal digits that two precisions agree on; None for the default of the bound.
+        target: A target delta, at which epsilon is computed, or a target epsilon, at which delta is computed.
+        digits: The number of decimal digits to which evaluations at two working precisions must agree; None for the
+            default of the bound.
 
     Raises:
         UnsupportedError: There is no reference for these parameters, usually because the run is composed numerically.
-        ConvergenceError: Two precisions never agree.
+        ConvergenceError: Evaluations at two working precisions never agree to that many digits.
     """
     import mpmath as mp
     from mpmath.libmp import NoConvergence
@@ -91,7 +92,7 @@ def with_digits(result: Result, digits: float) -> Result:
 
     Raises:
         UnsupportedError: There is no reference for this query.
-        ConvergenceError: Two precisions never agree, or the value differs from the result.
+        ConvergenceError: Evaluations at two working precisions never agree, or the value differs from the result.
     """
     import mpmath as mp
 
@@ -108,7 +109,7 @@ def with_digits(result: Result, digits: float) -> Result:
 def difference(result: Result, value: Any) -> str:
     """Return how a result differs from its value in mpmath, as text.
 
-    The text is empty if the result is on the safe side and their relative difference is at most :data:`CLOSE`. Deltas
+    The text is empty if the result is on the safe side and the relative difference is at most :data:`CLOSE`. Deltas
     below 1e-290 are compared by their logarithms.
     """
     import mpmath as mp
@@ -142,7 +143,7 @@ def noise_difference(query: Composition, target: FullTarget | RiskTarget, noise:
 
     Raises:
         UnsupportedError: There is no reference for this query, or the target is an attack risk.
-        ConvergenceError: Two precisions never agree.
+        ConvergenceError: Evaluations at two working precisions never agree.
     """
     import mpmath as mp
 

@@ -5,9 +5,10 @@ their trade-off function. The privacy profile ``H`` of the run is evaluated at s
 to be convex in ``t = e^eps`` and decreasing. So the lower convex hull of these points, a polygon, is above ``H``.
 ``mu`` is chosen such that ``G_mu`` is above every edge of the polygon.
 
-At very small deltas, such as 1e-30, a sampled run looks like one on the whole dataset. Therefore a slack ``d0`` is
-allowed, and the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Let ``f(a)`` be the smallest false negative
-rate of any attack at the false positive rate ``a``, and ``Phi`` the normal distribution function. Then (C30)
+At very small deltas, such as 1e-30, a sampled run is hardly better than a run on the whole dataset, and ``mu`` would be
+large. Therefore a slack ``d0`` is allowed, and the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Let
+``f(a)`` be the smallest false negative rate of any attack at the false positive rate ``a``, and ``Phi`` the normal
+distribution function. Then (C30)
 
     delta(eps) <= max(G_mu(eps), d0)    at every epsilon,
     f(a) >= G_mu(a) - d0                at every false positive rate a,
@@ -61,16 +62,14 @@ def gdp_mu(
 
     Args:
         mechanism: The mechanism with its noise multiplier; or a schedule, which has its own bounds and runs.
-        delta: The slack, below 1. It may be 0 for a run that is exactly Gaussian, or whose delta is 0 above some
-            epsilon.
+        delta: The slack, below 1. It may be 0 if the run is exactly Gaussian, or if its delta is 0 above some epsilon.
         bound: The name of a bound of the mechanism; None takes its default.
         **run: The run (:class:`privproj.run.RunOptions`).
 
-    Returns:
-        A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from`` and the
-        ``regret``: an upper bound on how much the best attack against ``G_mu`` exceeds the best attack against the
-        curve of the bound, in the probability of guessing right, for any prior. ``value`` is ``inf`` (outcome vacuous)
-        if no ``mu`` was found.
+    Returns: A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from`` and
+    the ``regret``. The regret bounds how loose ``mu`` is. With any prior, the best attack against ``G_mu`` guesses
+    right more often than the best attack against the curve of the bound, but the probabilities differ by at most the
+    regret. ``value`` is ``inf`` (outcome vacuous) if no ``mu`` was found.
 
     Raises:
         InvalidParameterError: A value is out of range.
@@ -149,8 +148,8 @@ class _GaussianFit:
     Attributes:
         mu: The ``mu``; ``inf`` if none was found.
         least_rate: The rate ``a0``; error rates that are at least ``a0`` need no slack.
-        regret: An upper bound on how much better the best attack against ``G_mu`` is than the best attack against the
-            curve, in the probability of guessing right, for any prior.
+        regret: An upper bound on how loose ``mu`` is. With any prior, the best attack against ``G_mu`` guesses right
+            more often than the best attack against the curve, but the probabilities differ by at most the regret.
         points: The number of epsilons at which the curve was evaluated.
     """
 
@@ -164,7 +163,7 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
     """Return the smallest ``mu`` found that bounds a privacy curve, rounded up (C30).
 
     With the slack ``d0`` it satisfies ``delta(eps) <= max(G_mu(eps), d0)`` for all ``eps >= 0``, where ``G_mu`` is the
-    privacy profile of two Gaussians at distance ``mu``. The result is as sound as the curve. ``mu`` is ``inf`` if the
+    privacy profile of two Gaussians at distance ``mu``. The result is valid if the curve is. ``mu`` is ``inf`` if the
     curve does not reach ``d0``.
 
     Args:
@@ -214,7 +213,8 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
 def _falls(log_delta: float, next_log_delta: float) -> bool:
     """Return whether bisecting an edge of the polygon could improve the fit.
 
-    It could if delta or ``1 - delta`` changes by more than 1e-3 nats along the edge.
+    The arguments are ``ln delta`` at both ends of the edge. The result is True if delta or ``1 - delta`` changes by
+    more than 1e-3 nats along the edge.
     """
     # 1e-3 nats; an edge along which delta and 1 - delta change less is not bisected.
     return max(log_delta - next_log_delta, log1m_exp(next_log_delta) - log1m_exp(log_delta)) > 1e-3
@@ -245,7 +245,7 @@ def _read(curve: Curve, eps: float) -> float:
 def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
     """Return the decreasing edges of the lower convex hull of the points.
 
-    The hull is taken of ``(e^eps, delta)``. Rounding may give other edges, which are sound too, because the profile is
+    The hull is taken of ``(e^eps, delta)``. Rounding may give other edges. Those are valid too, because the profile is
     convex.
     """
     hull: list[_Point] = []
@@ -315,8 +315,8 @@ def _log_tail(x: float) -> float:
 def _quantile(log_tail: float, *, up: bool) -> float:
     """Return a bound on the ``x`` at which the normal upper tail is ``e^log_tail``.
 
-    The tail at the result was evaluated. It is at most ``e^log_tail`` if ``up``, and at least ``e^log_tail`` otherwise.
-    Without ``up``, the result is ``-inf`` if the tail is too close to 1.
+    The tail at the result is at most ``e^log_tail`` if ``up`` is True, and at least ``e^log_tail`` if it is False. In
+    the second case the result is ``-inf`` if ``e^log_tail`` is too close to 1.
     """
     from scipy.special import ndtri_exp
 
@@ -344,7 +344,8 @@ def _mu_above(eps: float, log_delta: float) -> float:
 def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
     """Return an upper bound of ``(G_mu - H)/(1 + t)`` on each edge.
 
-    ``H`` is any convex, decreasing profile through the points, and ``t = e^eps``.
+    ``H`` is any convex, decreasing profile through the points, and ``t = e^eps``. The largest gap bounds the regret of
+    :class:`_GaussianFit` (C30).
     """
     gaps = []
     for i, ((eps, log_delta), (next_eps, next_log_delta)) in enumerate(edges):
@@ -357,5 +358,5 @@ def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
 
 
 def _gap(eps: float, mu: float, delta: float) -> float:
-    """Return ``(G_mu(eps) - delta) / (1 + e^eps)``."""
+    """Return ``(G_mu(eps) - delta) / (1 + e^eps)`` for :func:`_gaps`."""
     return (math.exp(log_gaussian_delta(eps, mu)) - delta) / (1.0 + math.exp(min(eps, 700.0)))

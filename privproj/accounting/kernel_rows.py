@@ -1,9 +1,9 @@
 """List the bounds that array queries evaluate by compiled kernels.
 
 A kernel is a compiled function of an epsilon (or a log delta) and a row, the tuple of the other parameters. A row
-function takes a mechanism and a ratio ``mu`` of sensitivity to noise. It returns the kernels and the row, or None if no
-kernel supports the parameters. If ``mu`` is an array, entries of the row are arrays. Everything that a result states
-besides its value must be independent of the noise, because many rows share one result.
+function takes a mechanism and a ratio ``mu`` of sensitivity to noise. The row function returns the kernels and the row,
+or None if no kernel supports the parameters. If ``mu`` is an array, entries of the row are arrays. Everything that a
+result states besides its value must be independent of the noise, because many rows share one result.
 """
 
 from collections.abc import Callable

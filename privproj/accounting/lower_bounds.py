@@ -50,8 +50,11 @@ def lower_bound(result: Result) -> LowerBound | None:
     """Return a lower bound of the true value for the query of a result (C27, C28).
 
     No valid accounting of the same releases gives a smaller value, if the adversary observes the random projections.
-    The quantity is epsilon for a result of epsilon or sigma, ``log10_delta`` for a result of delta, and the advantage
-    for a noise multiplier that was calibrated to an advantage.
+    The lower bound has one of these quantities:
+
+    * epsilon, for a result of epsilon or sigma;
+    * ``log10_delta``, for a result of delta;
+    * the advantage, for a noise multiplier that was calibrated to an advantage.
 
     Args:
         result: The result of :func:`privproj.epsilon`, :func:`privproj.delta` or :func:`privproj.sigma`.
@@ -81,10 +84,11 @@ def lower_bound(result: Result) -> LowerBound | None:
 
 
 def with_details(result: Result) -> Result:
-    """Return a result with a lower bound and its values for other samplings.
+    """Return a result with a lower bound and values for other sampling schemes.
 
-    A warning is added if the gap between the value and the lower bound is large. Each detail takes the time of a
-    separate query. A result without a query is returned unchanged.
+    The values for other sampling schemes are computed for shuffled batches only. A warning is added if the gap between
+    the value and the lower bound is large. Each detail takes the time of a separate query. A result without a query is
+    returned unchanged.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.accounting.lower_bounds import with_details
@@ -179,8 +183,8 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 def attains_pair(phase: Phase) -> bool:
     """Return whether C28 proves a lower bound for the run of a phase.
 
-    It does not for a fixed projection, truncated batches, sampling schemes whose bound no dataset attains, and most
-    groups of records in batches.
+    There is no proof for a fixed projection, truncated batches, sampling schemes whose bound no dataset attains, and
+    most groups of records in batches.
     """
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
@@ -193,7 +197,8 @@ def attains_pair(phase: Phase) -> bool:
 def _ratio(result: Result, least: float) -> float:
     """Return the ratio of an epsilon, delta or advantage to its lower bound.
 
-    ``least`` is the lower bound, for a delta its ``log10``. The result is ``inf`` if the bound is not positive.
+    ``least`` is the lower bound of an epsilon or an advantage, or the decimal logarithm of the lower bound of a delta.
+    The result is ``inf`` if the lower bound is not positive.
     """
     if result.quantity == "delta":
         assert result.log10_delta is not None
@@ -205,7 +210,7 @@ def _ratio(result: Result, least: float) -> float:
 def with_alternatives(query: Composition, result: Result, solve: Callable[[Composition], Result]) -> Result:
     """Return a result for shuffled batches with its values for other sampling schemes.
 
-    They are the value for balls-in-bins and the value for Poisson sampling, which is not valid for shuffled batches.
+    One value is for balls-in-bins. The other value is for Poisson sampling, and is not valid for shuffled batches.
     Values that cannot be computed are omitted, and results for other batches are returned unchanged.
 
     Args:

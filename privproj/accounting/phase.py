@@ -55,12 +55,10 @@ class Phase:
     allow_refuted: bool = False
     name: str = ""
     planned: bool = False
+    # Another accountant that composes runs with such a phase; None for the accounting of privproj. The method
+    # ``accounted(phases)`` of the accountant returns the phases with the bounds that it composes. The method
+    # ``curve(phases, step)`` returns the joint curve of the phases on a grid with this step.
     accountant = None
-    """Another accountant that composes runs with such a phase; None for the accounting of privproj.
-
-    Its ``accounted(phases)`` returns the phases with the bounds that it composes. Its ``curve(phases, step)`` returns
-    their joint curve on a grid with this step.
-    """
 
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameterError` for a name that a run file cannot store."""
@@ -208,9 +206,9 @@ class Phase:
     def release(self) -> tuple[Representation, Run]:
         """Return the bound of one release, and the run over which it is composed.
 
-        The bound is a privacy profile, or another :data:`Representation` such as a Renyi curve. It has the sensitivity
-        of the neighboring relation and of the group. If batches are sampled and the bound is a profile, a step that
-        samples some of the records of a group is accounted as one release, and the returned run is unsampled (C37).
+        The bound is a privacy profile, or another :data:`Representation` such as a Renyi curve. It accounts for the
+        neighboring relation, and for all records of a group. For a group in sampled batches the profile may also
+        include the sampling of a step, and the returned run is then unsampled (C37).
 
         Raises:
             UnsupportedError: The bound does not support groups of records.
@@ -245,7 +243,7 @@ class Phase:
 
     @property
     def _adds_shifts(self) -> bool:
-        """True for Gaussian noise if the position of a record determines its batch.
+        """True if the noise is Gaussian and the position of a record determines its batch.
 
         Then the epsilon of a user is largest if all records of the user are in one batch (C37).
         """
@@ -253,7 +251,10 @@ class Phase:
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
 
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
-        """Return the profile of a step for a group, with its sampling, and the run without sampling (C37)."""
+        """Return the profile of a sampled step for a group, and the run without sampling.
+
+        The profile includes the sampling (C37).
+        """
         if form.excess is not None or not form.can_be_subsampled:
             raise UnsupportedError(
                 f"the bound {self.bound.name} has no amplification by subsampling, which "
@@ -267,7 +268,7 @@ class Phase:
         """Return the profile of a step with truncated batches, and its run (C26).
 
         The profile includes the sampling of the step. The result is None if no theorem covers the truncation of a step.
-        Without a maximum batch size it is :meth:`profile`.
+        Without a maximum batch size it is the result of :meth:`profile`.
         """
         if self.run.max_batch_size is None:
             return self.profile()
@@ -317,9 +318,9 @@ class Phase:
     def worst_differences(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
         """Return privacy profiles for lower bounds, and the run to compose them over.
 
-        Each is the profile of one release for one difference between neighboring sums that no assumption rules out
-        (C28). There may be none. For a group in sampled batches, each difference is that of copies of one record whose
-        sensitivity is not random.
+        Each profile is that of one release for one difference between neighboring sums, which the assumptions must
+        allow (C28). There may be none. For a group in sampled batches, the records of the group are copies of one
+        record, and the sensitivity for this record must not be random.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run
@@ -461,9 +462,9 @@ class Phase:
     def side(self, curve: Curve) -> Side:
         """Return whether values of the curve are exact or upper bounds.
 
-        They are exact if the mechanism attains the bound and the curve is a closed form. They are upper bounds for
-        shuffled batches, because amplification by shuffling is not counted, and for a user whose records are in several
-        batches of a partition.
+        Values are exact if the mechanism attains the bound and the curve is a closed form. For shuffled batches they
+        are upper bounds, because amplification by shuffling is not counted. For a user whose records are in several
+        batches of a partition they are upper bounds too.
         """
         run = self.run
         # A batch may be smaller than a group.
@@ -474,7 +475,8 @@ class Phase:
 def with_truncation(curve: Curve, phases: Sequence[Phase]) -> Curve:
     """Return the joint curve of phases, including the truncation of batches (C26).
 
-    ``curve`` is their joint curve without truncation. It is returned unchanged if no phase has a maximum batch size.
+    ``curve`` is the joint curve without truncation. If no phase has a maximum batch size, ``curve`` is returned
+    unchanged.
     """
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve

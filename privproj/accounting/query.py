@@ -144,7 +144,7 @@ class Composition:
 
     @property
     def grid_step(self) -> float | None:
-        """The step of the discretization grid in nats; None if the composer chooses it."""
+        """The step of the discretization grid in nats; None if privproj chooses it."""
         if self.discretization is None and len(self.phases) == 1:
             return self.phases[0].run.discretization
         return self.discretization
@@ -442,7 +442,7 @@ def composition_of(mechanism: Mechanism, bound: str | None, run: RunOptions) -> 
 
 
 def composition_of_phase(phase: Phase) -> Composition:
-    """Return the composition of one phase, without its name and not marked as planned."""
+    """Return the composition of one phase, whose name and mark as planned are removed."""
     return Composition((replace(phase, name="", planned=False),))
 
 
@@ -459,8 +459,8 @@ def build_result(
 ) -> Result:
     """Build the result of a query; every result of the package is built here.
 
-    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome unsupported. A
-    value whose rounding errors are measured, not proved, is conditional.
+    The status of the result is the weakest status of a phase. A value of a refuted bound has side none and outcome
+    unsupported. A value whose rounding errors are measured, not proved, is conditional.
 
     Args:
         query: The composition that was evaluated.
@@ -516,8 +516,8 @@ def build_result(
 def query_of(quantity: str) -> Callable[[Solver], Solver]:
     """Return a decorator that adds a result to the errors of a query.
 
-    It decorates a function ``solve(query, target)``. If the function raises a :class:`QueryError`, the error gets a
-    result without a value, which describes the query.
+    The decorator is for a function ``solve(query, target)``. If the function raises a :class:`QueryError`, the error
+    gets a result without a value, which describes the query.
     """
 
     def decorate(solve: Solver) -> Solver:

@@ -23,12 +23,12 @@ __all__ = ["Composition", "Phase", "Remaining", "calibrate_noise", "dp_sft", "mo
 class Remaining:
     """The number of further releases of one phase that a budget allows.
 
-    All earlier phases are counted first.
+    The budget is first spent on all earlier phases.
 
     Attributes:
         phase: The phase whose releases are counted: a planned phase, or the last phase if none is planned.
         more_steps: The number of releases of ``phase`` that the budget allows.
-        after: The planned phases before ``phase``, all of whose steps are counted.
+        after: The planned phases before ``phase``; the budget also covers all steps of these phases.
 
     >>> from privproj import Gaussian
     >>> from privproj.schedule import Composition, phase_of, remaining
@@ -115,11 +115,12 @@ def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, 
     """Return how many more releases of one phase a budget allows.
 
     Args:
-        run: The composition of the phases. Its completed phases are counted first; its planned phases are ignored.
+        run: The composition of the phases. The budget is first spent on the completed phases. Planned phases are
+            ignored.
         phase: The phase whose releases are counted; its number of steps is ignored.
         epsilon: The epsilon of the budget, from 0 to 1e9.
         delta: The delta of the budget, above 0 and below 1.
-        after: Planned phases before ``phase``, all of whose steps are counted.
+        after: Planned phases before ``phase``; the budget also covers all steps of these phases.
 
     Returns:
         A number of releases up to 1e8; 0 if a single release exceeds the budget.
@@ -141,8 +142,8 @@ def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, 
 def remaining(run: Composition, *, epsilon: float, delta: float) -> list[Remaining]:
     """Return how many releases of each planned phase fit into a budget.
 
-    The completed phases and the planned phases before it are counted first. If no phase is planned, the result is the
-    number of further releases like those of the last phase.
+    The budget of a planned phase is what remains after the completed phases and the earlier planned phases. If no phase
+    is planned, the result is the number of further releases like those of the last phase.
 
     Args:
         run: The composition of the phases.

@@ -1,12 +1,12 @@
 """Compute a proved lower bound of epsilon or delta for shuffled batches of fixed size (C27).
 
-In each of ``E`` epochs the data are shuffled and split into ``t`` batches. The gradient of one record is the clipping
-norm in one direction, and the gradient of every other record is the clipping norm in the opposite direction. So the sum
-of every batch without this record is known up to the noise. The sum of the batch with the record is shifted by ``a R``
-standard deviations of the noise, or by ``b R`` in the neighboring dataset: ``(a, b) = (2, 1)`` under zero-out,
-``(1, 0)`` under replace. Here ``R^2`` is the squared sensitivity of a unit direction, in units of the noise. For
-Gaussian noise ``R = 1/z``, where ``z`` is the noise multiplier. For a projection that the adversary observes ``R`` is
-random, but known to the adversary.
+In each of ``E`` epochs the data are shuffled and split into ``t`` batches. The gradient of one record has the clipping
+norm as its norm. The gradient of every other record has the same norm and the opposite direction. So the sum of every
+batch without this record is known up to the noise. The sum of the batch with the record is shifted by ``a R`` standard
+deviations of the noise, or by ``b R`` in the neighboring dataset: ``(a, b) = (2, 1)`` under zero-out, ``(1, 0)`` under
+replace. Here ``R^2`` is the squared sensitivity of a unit direction, in units of the noise. For Gaussian noise ``R =
+1/z``, where ``z`` is the noise multiplier. For a projection that the adversary observes ``R`` is random, but known to
+the adversary.
 
 The adversary marks a batch if its shift, in standard deviations of the noise, is more than ``w/R + (a+b) R/2``, where
 ``w`` is a threshold for the log likelihood ratio. The adversary marks an epoch if one of its batches is marked. The

@@ -33,8 +33,8 @@ class Utility:
     Attributes:
         effective_noise_multiplier: The noise multiplier of the DP-SGD run whose update has the same noise.
         dp_sgd_noise_multiplier: The noise multiplier that DP-SGD needs for the same epsilon and delta in the same run.
-        projection_error: The mean squared error that the projection causes in the update of one step, over the square
-            of the clipped sum. It is ``kappa - 1`` (C38), and 0 without a projection.
+        projection_error: The mean squared error that the projection causes in the update of one step, divided by the
+            square of the clipped sum. The error is ``kappa - 1`` (C38), and 0 without a projection.
         releases: The number of releases with a fresh projection, over which the projection error averages.
         released: The number of coordinates of a release; None if the size of the gradient is unknown.
         of: The number of coordinates of the gradient.
@@ -65,8 +65,8 @@ class Utility:
     def error(self) -> float:
         """The squared error of the mean update of the run, relative to the squared error of DP-SGD.
 
-        It is ``projection_error_of_run + noise_over_dp_sgd^2``. It assumes that the noise of DP-SGD, averaged over the
-        run, is as large as the update.
+        The ratio is ``projection_error_of_run + noise_over_dp_sgd^2``. The formula assumes that the noise of DP-SGD,
+        averaged over the run, is as large as the update.
         """
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 
@@ -206,7 +206,7 @@ class Choice:
 class _Way(NamedTuple):
     """A training algorithm, and the mechanism that accounts for it.
 
-    ``lift`` has the noise and the projection error of its updates; None means :meth:`Mechanism.lift`.
+    ``lift`` has the noise and the projection error of the updates; if it is None, :meth:`Mechanism.lift` computes both.
     """
 
     algorithm: str | None
@@ -226,9 +226,9 @@ def choose(
 ) -> Rows[Choice]:
     """Compare training algorithms at the same privacy, best first.
 
-    They are sorted by the error of their updates (:attr:`Utility.error`) at the noise multiplier that each algorithm
-    needs for the target. Algorithms with a fixed subspace (LoRA-FA, PRISM, DP-SFT) are not listed. They train another
-    model with the noise multiplier of DP-SGD, and can only be compared by accuracy.
+    The algorithms are sorted by the error of their updates (:attr:`Utility.error`) at the noise multiplier that each
+    algorithm needs for the target. Algorithms with a fixed subspace (LoRA-FA, PRISM, DP-SFT) are not listed: they have
+    the noise multiplier of DP-SGD but train another model, so they can only be compared by accuracy.
 
     Args:
         layers: The trained matrices in the format of M2: ``1024x16x24`` means 24 matrices with 1024 inputs, projected

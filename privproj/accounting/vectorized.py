@@ -525,10 +525,10 @@ _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
-    """Evaluate a kernel for every row, and return its two values.
+    """Evaluate a kernel for every row, and return two arrays with its two values.
 
-    ``noises`` are noise multipliers, and ``targets`` are epsilons or log deltas. The second value is ``inf`` if a row
-    has no result.
+    ``noises`` are noise multipliers, and ``targets`` are epsilons or log deltas. In a row without a result, the second
+    value is ``inf``.
     """
     distributions = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
     first, answered = over_rows(kernel, targets, distributions, threads, shape.profile.weight)
@@ -538,8 +538,8 @@ def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: 
 def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
     """Return a lower end for each epsilon or noise multiplier.
 
-    It is a smaller number at which delta exceeds the target; 0 if none is found. ``sought`` is the name of the computed
-    field.
+    A lower end is a smaller number at which delta exceeds the target; 0 if none is found. ``sought`` is the name of the
+    computed field.
     """
 
     def is_above(where: Places, x: Array) -> Any:
@@ -551,9 +551,10 @@ def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str,
 
 
 def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: float, otherwise: float) -> Array:
-    """Return the numbers of ``start``, each moved until it ``holds``.
+    """Return the numbers of ``start``, each changed until ``holds`` is true for it.
 
-    The relative step begins at ``step`` and grows by a factor of four. A number that never holds becomes ``otherwise``.
+    Each number is changed by relative steps, which begin at ``step`` and grow by a factor of four. A number for which
+    ``holds`` never becomes true is replaced by ``otherwise``.
     """
     moved = start.copy()
     waiting = np.flatnonzero((moved > 0.0) & (moved < math.inf))
@@ -568,7 +569,7 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
     """Return a noise multiplier that meets each target; ``inf`` if none is found.
 
-    It is approximately the smallest one.
+    Each is approximately the smallest one.
 
     The search uses secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end epsilon is evaluated at each noise
     multiplier, as in a scalar query. If epsilon meets the target, so does delta (C24).

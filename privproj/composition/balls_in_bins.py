@@ -27,7 +27,7 @@ atoms are moved to a grid:
 * (iii) *Beyond the last grid point* ``B`` only the total mass and the mean are stored. They determine ``E (Z - c)_+``
   exactly for every ``c <= B``, because ``Z - c`` is positive there. For a larger ``c`` an upper bound uses the value
   at ``B``, and a lower bound uses 0.
-* (iv) *Mass* ``m_q`` *of* ``Q`` *at* ``W = 0`` is moved to ``w``. That increases ``E (S/t - s)_+``. It decreases
+* (iv) *Mass* ``m_q`` *of* ``Q`` *at* ``W = 0`` is moved to ``w``. This move increases ``E (S/t - s)_+``. It decreases
   ``E (s - S/t)_+`` by at most ``m_q w``, which is added to the upper bound.
 
 By Jensen's inequality, (i) increases and (ii) decreases the mean of every convex function, on every grid. So the
@@ -83,9 +83,9 @@ KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besi
 class SumDistribution:
     """Discrete distribution of a sum ``Z`` of independent likelihood ratios, as a bound.
 
-    Each ratio ``W`` enters as ``W - w``, with ``w`` its least value. For every ``c``, the means of ``(Z - c)_+`` and
-    ``(c - Z)_+`` are at least as large as for the exact distribution (upper bound), or at most as large (lower bound).
-    The code that builds the distribution guarantees one of both (C25).
+    Each term is ``W - w`` for a ratio ``W``, where ``w`` is the least value of ``W``. For every ``c``, the means of
+    ``(Z - c)_+`` and ``(c - Z)_+`` are compared with those of the exact distribution. They are at least as large for an
+    upper bound, and at most as large for a lower bound. The code that builds the distribution guarantees this (C25).
     """
 
     places: Array  # values ``z_i >= 0`` of the atoms, increasing; dimensionless
@@ -138,8 +138,8 @@ class _Epoch:
     def thresholds(self, losses: Array) -> tuple[Array, Array]:
         """Return ``c = t (s - w)`` at ``ln s = losses``, rounded down and rounded up.
 
-        ``S`` is the sum of the likelihood ratios of the ``t`` batches of an epoch, and ``Z = S - t w``, where ``w`` is
-        their least value. ``Z = c`` is equivalent to ``S/t = s``. ``c`` is 0 where ``s <= w``.
+        ``S`` is the sum of the likelihood ratios of the ``t`` batches of an epoch, ``w`` is the least value of one
+        likelihood ratio, and ``Z = S - t w``. ``Z = c`` is equivalent to ``S/t = s``. ``c`` is 0 where ``s <= w``.
         """
         # c = t s (1 - e^(ln w - ln s))
         c = self.batches * np.exp(losses) * -np.expm1(np.minimum(self.log_least - losses, 0.0))
@@ -230,9 +230,9 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
 
 
 def blocks_of(run: Run) -> list[tuple[int, int]]:
-    """Return the sizes of the blocks of an epoch, and how many the run has of each.
+    """Return pairs of the size of a block and the number of such blocks in the run.
 
-    :func:`allocate` defines the blocks (C25).
+    :func:`allocate` defines the blocks of an epoch (C25).
     """
     assert run.batches is not None
     size, longer = divmod(run.batches, run.batches_per_record)
@@ -244,8 +244,8 @@ def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Ru
     """Return the profile of a test statistic of an epoch, for a lower bound (C28).
 
     A record is in ``k`` of ``t`` batches. The statistic is the sum over the batches of ``ln(1 - k/t + W k/t)``, rounded
-    to a grid, where ``W`` is the likelihood ratio of the release on that batch. With the record present, its
-    distribution is the same for every choice of the ``k`` batches.
+    to a grid, where ``W`` is the likelihood ratio of the release on that batch. With the record, the distribution of
+    the statistic is the same for every choice of the ``k`` batches.
 
     Returns:
         The profile and the run of such epochs, or None if there are more than :data:`MOST_TESTED_BATCHES` batches or if
@@ -444,15 +444,15 @@ class EpochBounds:
 
 
 def _least_loss(pair: DominatingPair) -> float:
-    """Return the smallest privacy loss of a pair that has positive mass, in nats."""
+    """Return the smallest privacy loss at which a pair has positive mass, in nats."""
     return float(pair.step * pair.cells[pair.masses > 0.0][0])
 
 
 def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) -> SumDistribution:
     """Return an upper (``above``) or lower bound of the distribution of ``W - w``.
 
-    ``W = dP/dQ`` is the likelihood ratio of one release, for outputs without the record, and ``w = e^log_least`` its
-    least value.
+    ``W = dP/dQ`` is the likelihood ratio of one release, for outputs without the record. ``w = e^log_least`` is the
+    least value of ``W``.
     """
     error = np.where(pair.cells == 0, pair.rounding if above else -pair.rounding, 0.0)
     positive = pair.masses + error > 0.0
@@ -508,10 +508,10 @@ def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above:
 def _choose_points(
     one: SumDistribution, two: SumDistribution, top: float, least: float, density: float, score: float
 ) -> Array:
-    """Return grid points from 0 to ``top`` for a sum; every grid gives valid bounds.
+    """Return grid points from 0 to ``top`` for the sum of two independent terms.
 
-    The points are evenly spaced in the normal score ``Phi^-1(P(Z <= z))`` of the sum, under both ``Q`` and ``Pbar``
-    (the output distributions of an epoch without and with the record).
+    Every grid gives valid bounds. The points are evenly spaced in the normal score ``Phi^-1(P(Z <= z))`` of the sum,
+    under both ``Q`` and ``Pbar`` (the output distributions of an epoch without and with the record).
 
     Args:
         one: The first term.

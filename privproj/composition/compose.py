@@ -60,7 +60,10 @@ def compose_phases(phases: Phases, step: float | None = None) -> Curve:
 
 
 def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
-    """Return the phase, or for balls-in-bins its epochs as single releases (C25)."""
+    """Return the profile and the run, as a list of one pair.
+
+    For balls-in-bins, return the epochs as releases on the whole dataset (:func:`allocate`, C25).
+    """
     if not run.allocates or run.single:
         return [(profile, run)]
     from privproj.composition.balls_in_bins import allocate

@@ -177,7 +177,7 @@ class CoarseDescription:
     """A sampled release, and a rough distribution of its privacy loss.
 
     The loss is that of the remove direction. The rough distribution only determines the losses at which the profile is
-    evaluated. Every bound is valid for any choice of them.
+    evaluated. Every choice of these losses gives valid bounds.
     """
 
     profile: PrivacyProfile  # privacy profile of the release
@@ -261,9 +261,10 @@ def distinct_cells(cells: Cells) -> Cells:
 def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return the bounds of a table at the points ``at``: a function for the lower bounds, an array of the upper ones.
+    """Return ``(lower, upper)``: the bounds of a table at the points ``at``.
 
-    The function has no arguments and returns an array. Upper bounds are raised to at least 1e-300.
+    ``lower`` is a function without arguments that returns the array of lower bounds. ``upper`` is the array of upper
+    bounds, each at least 1e-300.
     """
     if isinstance(table, TwoSidedTable):
         return partial(table.below, at), np.maximum(table.above(at), SMALLEST_UPPER_BOUND)
@@ -272,9 +273,10 @@ def _read_table(
 
 
 def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return bounds of delta: a function for the lower bounds, an array of the upper ones.
+    """Return ``(lower, upper)``: bounds of delta at an array of epsilons.
 
-    The function has no arguments and returns an array.
+    ``lower`` is a function without arguments that returns the array of lower bounds. ``upper`` is the array of upper
+    bounds.
 
     Args:
         profile: A privacy profile.
@@ -303,13 +305,14 @@ def describe_coarsely(
 ) -> CoarseDescription:
     """Return the coarse description of one sampled step.
 
-    It needs about a hundred values of the profile.
+    The description needs about a hundred values of the profile.
 
     Args:
         profile: The profile of the release.
         run: The sampling of the batches, and the number of releases.
         truncated_mass: The mass of the tails of the whole run that are truncated.
-        plateau: How far above the truncation a floor of the profile is searched, in nats.
+        plateau: A range of ``ln E`` in nats above the truncation of the tails, in which a floor is searched
+            (:func:`_cut_tail`).
 
     Raises:
         PrecisionError: The loss of an unsampled step exceeds :data:`LARGEST_LOSS` with a probability above
@@ -357,15 +360,16 @@ def _cut_tail(
 ) -> tuple[FloatArray, FloatArray]:
     """Return increasing losses and their log excess, truncated in the tail.
 
-    The tail is truncated where the log excess is ``log_least``, or where a floor begins (:data:`PLATEAU_NATS`). At
-    least three points remain. A floor would put a small mass at very large losses, and a tilted distribution would
-    consist of that mass alone. Truncating it does not worsen any bound.
+    The tail is truncated where the log excess is ``log_least``, or where a floor begins. A floor is a range of losses
+    in which the excess is nearly constant (:data:`PLATEAU_NATS`). It would put a small mass at very large losses, and a
+    tilted distribution would consist of that mass alone. Truncating a floor does not worsen any bound. At least three
+    points remain.
 
     Args:
         losses: Losses in nats from 0 on, increasing.
         log_excess: ``ln E`` at these losses.
         log_least: The log excess at which the tail is truncated.
-        plateau: How far above ``log_least`` a floor is searched, in nats.
+        plateau: A floor is searched where the log excess is at most this far above ``log_least``, in nats.
     """
     distinct = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
     losses, log_excess = losses[distinct], log_excess[distinct]
@@ -430,9 +434,9 @@ class ExcessBounds:
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
     """Return bounds of the excess ``E`` of a sampled step in the remove direction (C17).
 
-    ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^eps``; the module docstring has its formulas. For a symmetric pair,
-    the negatives of the cells are added. Otherwise the cells beyond the end of the support are replaced by a single
-    cell, where ``E = 0``.
+    ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^eps``; the module docstring has formulas for ``E``. For a symmetric
+    pair, the negatives of the cells are added. Otherwise the cells beyond the end of the support are replaced by a
+    single cell, where ``E = 0``.
 
     Args:
         profile: The profile of the release.

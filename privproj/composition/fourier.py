@@ -9,8 +9,8 @@ the tilted distribution at the frequency ``k``, and ``W_k`` is the difference of
 this and numbers the errors as follows (``u`` is the unit roundoff):
 
 * (i) mass outside the window and (ii) aliasing, which are absolute errors; all others are relative to ``scale``;
-* (iii) rounding of the tilted masses, (iv) of their transform, in bins or by FFT, and (v) of its powers, which includes
-  (iii) and (iv);
+* (iii) rounding of the tilted masses, (iv) of the transform of these masses, in bins or by FFT, and (v) of the powers
+  of the transform. (v) includes (iii) and (iv);
 * (vi) omitted frequencies, (vii) rounding of the sum over frequencies, and (viii) of the exponents of ``scale`` and
   ``b = e^(eps - s h)``, where ``s`` is the first cell with a loss above ``eps``.
 """
@@ -87,7 +87,7 @@ class _RepeatedPair(NamedTuple):
         return np.log(np.maximum(self.pair.masses, LEAST_LOG_MASS))
 
     def thin(self, atoms: int) -> tuple[FloatArray, FloatArray]:
-        """Return losses (nats) and log masses of about ``atoms`` groups of atoms.
+        """Return losses (nats) and log masses of atoms merged into about ``atoms`` groups.
 
         The result only guides searches.
         """
@@ -171,8 +171,8 @@ class FourierComposition:
     def tilt_for(self, eps: float) -> float:
         """Return approximately the best tilt ``theta`` for ``eps`` (nats).
 
-        It minimizes :meth:`log_chernoff_bound` at ``eps``. At this tilt the terms of ``delta(eps)`` are largest near
-        the mean of the tilted distribution. Any tilt gives a valid result.
+        The best tilt minimizes :meth:`log_chernoff_bound` at ``eps``. At this tilt the terms of ``delta(eps)`` are
+        largest near the mean of the tilted distribution. Any tilt gives a valid result.
         """
 
         def gap(theta: float) -> tuple[float, float]:
@@ -186,8 +186,8 @@ class FourierComposition:
     def tilt_for_delta(self, log_delta: float) -> float:
         """Return approximately the best tilt ``theta`` for a delta.
 
-        It is the best tilt at the ``eps`` where :meth:`log_chernoff_bound` is about ``log_delta``. Any tilt gives a
-        valid result.
+        The result is the best tilt at the ``eps`` where :meth:`log_chernoff_bound` is about ``log_delta``. Any tilt
+        gives a valid result.
         """
 
         def gap(theta: float) -> tuple[float, float]:
@@ -253,10 +253,10 @@ class FourierComposition:
         return math.log(max(math.exp(min(finite, 1.0)) + self.infinity_mass, LEAST_LOG_MASS))
 
     def tilted_sum(self, theta: float) -> "TiltedSum":
-        """Return the tilted distribution at the next lower tilt of the geometric grid.
+        """Return the tilted distribution at a tilt of about ``theta``.
 
-        A few results are cached, exceptions included. A result depends on its tilt alone, so it does not depend on the
-        cache.
+        The tilt is the largest one of a geometric grid of tilts that is at most ``theta``. A few results are cached,
+        including exceptions. A result depends on the tilt alone, not on the cache.
 
         Raises:
             GridSizeError: The transform exceeds the limits of memory or time.
@@ -304,12 +304,13 @@ class FourierComposition:
     def epsilon(self, delta: float, *, above: bool, near: "float | None" = None) -> float:
         """Return an upper or lower bound of ``eps(delta)`` in nats.
 
-        Newton's method in ``(eps, ln delta)`` finds it.
+        The search is Newton's method in ``(eps, ln delta)``.
 
         Args:
             delta: A probability above 0.
-            above: If True, return approximately the least ``eps >= 0`` at which ``delta(eps) <= delta`` is certain.
-                Otherwise return approximately the largest ``eps`` at which ``delta(eps) >= delta`` is certain, or 0.
+            above: If True, return approximately the least ``eps >= 0`` at which the curve is certainly at most
+                ``delta``. Otherwise return approximately the largest ``eps`` at which the curve is certainly at least
+                ``delta``, or 0.
             near: The start of the search in nats (None: from the tilt for ``delta``). Any start gives a valid result.
 
         Raises:
@@ -563,9 +564,10 @@ class TiltedSum:
         return phi, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
     def wanted_frequencies(self) -> Cells | None:
-        """Return the frequencies ``k <= n/2`` that are not negligible, or None if too many.
+        """Return the frequencies ``k <= n/2`` that are not negligible.
 
-        A shorter FFT determines them. The omitted frequencies are counted as error (vi) of delta.
+        The result is None if there are too many. A shorter FFT determines the frequencies. The omitted frequencies are
+        counted as error (vi) of delta.
         """
         n, phases = self.length, self.composition.phases
         # The shorter FFT resolves the phase with the largest variance, and all phases together.

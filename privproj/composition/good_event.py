@@ -1,10 +1,11 @@
 """Bound a run by a good event: delta is the probability of the bad event plus the delta of a Gaussian run (C16).
 
 The bad event of a release is that the release multiplies the norm of the difference of neighboring sums by more than
-``radius(p)``. It has a probability of at most ``p``, and it can occur ``n`` times in the run. If it does not occur,
-the same run of the Gaussian mechanism with ``mu radius(p)`` bounds the run (``mu`` is the sensitivity divided by the
-noise). The profile of this Gaussian run is ``H^tau``, with ``tau = radius(p)^2``. So delta is at most ``n p + H^tau``.
-Every ``p`` gives a valid bound, so the user may set the share of delta for each term, or privproj optimizes it.
+``radius(p)``. The bad event has a probability of at most ``p``, and can occur ``n`` times in the run. If it does not
+occur, the same run of the Gaussian mechanism with ``mu radius(p)`` bounds the run (``mu`` is the sensitivity divided by
+the noise). The profile of this Gaussian run is ``H^tau``, with ``tau = radius(p)^2``. So delta is at most ``n p +
+H^tau``. Every ``p`` gives a valid bound, so the user may set the share of delta for each term, or privproj optimizes
+it.
 """
 
 import math
@@ -35,8 +36,8 @@ LEAST_SLOPE = 1e-9  # least slope -d ln H^tau / d ln(n p) that a search accepts;
 class GoodEventCurve:
     """The privacy curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16).
 
-    ``p`` is the probability of the bad event in one release, ``n`` is how often it can occur, and ``H^tau`` is the
-    profile of the Gaussian run outside it. The curve is a valid upper bound if ``release`` is valid.
+    ``p`` is the probability of the bad event in one release, and ``n`` is how often the bad event can occur. ``H^tau``
+    is the profile of the Gaussian run outside the bad event. The curve is a valid upper bound if ``release`` is valid.
     """
 
     release: "GoodEvent"  # good event of one release
@@ -59,8 +60,8 @@ class GoodEventCurve:
     def digits(self) -> int:
         """The number of significant digits of a reported epsilon (C24: exact inverses).
 
-        It is smaller where the optimization of the split is less accurate. For a fixed split, epsilon is that of a
-        Gaussian run.
+        Fewer digits are reported if delta is less accurate: after an optimization of the split on a grid, or if delta
+        is computed as the inverse of epsilon.
         """
         if self.leads_with_epsilon:
             return 8 if self.composed else 10
@@ -155,9 +156,9 @@ class GoodEventCurve:
     def best_event(self, eps: float) -> float:
         """Return approximately the best ``ln(n p)`` at ``eps`` (nats).
 
-        It is a multiple of :data:`EVENT_SPACING`. As ``p`` increases, ``n p`` increases and ``H^tau`` decreases. Their
-        sum is smallest at ``n p = m H^tau``, where ``-m`` is the slope of ``ln H^tau`` in ``ln(n p)``. Coarse grids are
-        enough to compute ``H^tau`` here.
+        The result is a multiple of :data:`EVENT_SPACING`. As ``p`` increases, ``n p`` increases and ``H^tau``
+        decreases. The sum ``n p + H^tau`` is smallest at ``n p = m H^tau``, where ``-m`` is the slope of ``ln H^tau``
+        in ``ln(n p)``. Coarse grids are enough to compute ``H^tau`` here.
         """
 
         def rest(log_bad: float) -> float:
@@ -204,8 +205,8 @@ class GoodEventCurve:
 class GoodEvent:
     """The good event of one release: the release hardly increases the norm of a difference (C16).
 
-    The difference is that of neighboring sums, and ``radius`` bounds the factor by which a release multiplies its norm.
-    The code that builds the event guarantees ``radius``.
+    The difference is the difference of neighboring sums. ``radius`` bounds the factor by which a release multiplies the
+    norm of the difference. The code that builds the event guarantees ``radius``.
     """
 
     mu: float  # sensitivity divided by the standard deviation of the noise, the inverse of the noise multiplier
@@ -225,8 +226,8 @@ class GoodEvent:
     def over_run(self, run: Run) -> GoodEventCurve:
         """Return the privacy curve of the run.
 
-        The bad event can occur ``n`` times: ``n`` is the number of steps ``T``, or ``q T`` if ``sampled`` (``q`` is the
-        sampling rate), or 1 instead of ``T`` if ``once``.
+        The bad event can occur ``n`` times. ``n`` is the number of steps, or 1 if ``once`` is True. If ``sampled`` is
+        True, this number is multiplied by the sampling rate.
         """
         # n = T, q T or 1
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)

@@ -48,8 +48,8 @@ ComposedDirection = FourierComposition | ComposedPmf  # a composed run in one di
 class ComposedCurve:
     """The privacy curve of a composed run: the maximum of the remove and add directions.
 
-    It is a valid bound because the pairs dominate the steps (C18), and composition preserves this (C19 or C23). Lower
-    bounds are composed on first use.
+    The curve is a valid bound because the pairs dominate the steps (C18), and composition preserves domination (C19 or
+    C23). Lower bounds are composed on first use.
 
     Args:
         bounds: For each phase, the bounds (:class:`ExcessBounds`) of one step, and the number of steps.
@@ -359,7 +359,7 @@ class GridCurve:
         return LazyEnclosure(find_lower, ends.upper)
 
     def _first_available(self, read: Callable[[ComposedCurve], Enclosure], start: int) -> tuple[int, Enclosure]:
-        """Return the first level from ``start`` that works, and its result of ``read``.
+        """Return the first level from ``start`` on that works, and its value of ``read``.
 
         Raises:
             PrecisionError: No level is within its limits.
@@ -375,5 +375,8 @@ class GridCurve:
 
     @cached_property
     def squaring_has_lower_bounds(self) -> bool:
-        """Whether repeated squaring has lower bounds, even if no uniform grid has one."""
+        """Whether repeated squaring has lower bounds.
+
+        If so, the search for a lower bound goes on after a uniform grid without one.
+        """
         return all(adaptive_bounds(step).below for step in self.coarse)

@@ -76,14 +76,14 @@ def group_step(
     """Return the profile of one step for a group of records, in both directions (C37).
 
     The step samples the records of the group. The caller must account for the result as one release on the whole
-    dataset. It is valid if the profiles that ``member`` returns are.
+    dataset. The result is valid if the profiles that ``member`` returns are.
 
     Args:
         member: Map from ``j`` to the profile of a release on a batch with ``j`` of the records.
         logs: The log probabilities that a batch contains ``j = 0, 1, ...`` of the records, from :func:`poisson_weights`
             or :func:`fixed_size_weights`.
         of_fixed_size: True for batches of fixed size, with profiles under the replace relation.
-        cut: The largest numbers ``j``, of this total probability, count as infinite loss.
+        cut: The largest numbers ``j``, with a total probability of at most ``cut``, count as infinite loss.
 
     Raises:
         UnsupportedError: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
@@ -128,7 +128,7 @@ def copies_of_record(mu: float, rate: float, size: int) -> PrivacyProfile:
 def poisson_weights(rate: float, size: int) -> Array:
     """Return the log probabilities of ``j = 0, ..., k`` sampled records of a group.
 
-    ``ln P(Bin(k, q) = j)`` under Poisson sampling.
+    Under Poisson sampling they are ``ln P(Bin(k, q) = j)``.
 
     Args:
         rate: The sampling rate ``q``.
@@ -166,7 +166,7 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
 
 
 class _GroupStep:
-    """The excess of one step for a group, from the profiles of its members.
+    """The excess of one step for a group, from profiles for 1, 2, ... records.
 
     The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` in the remove direction. The module docstring defines
     the symbols.
@@ -268,7 +268,7 @@ class _GroupStep:
         return lower
 
     def _sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
-        """Return the bound of the excess as a sum over ``j >= 1``, and its parameter ``x``.
+        """Return a bound of the excess, the sum over ``j >= 1``, and the parameter ``x``.
 
         The module docstring has the sum and defines its symbols.
 
@@ -343,8 +343,8 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
     Args:
         stepwise: Returns the curve that composes the steps of the group. If it raises :class:`UnsupportedError` or
             :class:`InvalidParameterError`, only ``single`` is used. If both raise, the error of ``stepwise`` is raised.
-        single: Returns the curve for one record, which is converted by group privacy. It is not used if its delta is
-            only defined as the inverse of its epsilon.
+        single: Returns the curve for one record, which is converted by group privacy. The curve is not used if it
+            computes delta only as the inverse of epsilon.
         size: The number of records in the group.
         is_true: True if the curve of ``stepwise`` is exact, so that no other bound is smaller.
     """
@@ -397,8 +397,9 @@ class _GroupCurve:
     def _guess(self, log_delta: float) -> float | None:
         """Return an epsilon just below the least one at which group privacy meets delta.
 
-        The result is None if this epsilon is 0 or unknown. The search needs a good start: the factor of group privacy
-        increases with epsilon, so delta is not met at much larger epsilons, and a search with long steps would fail.
+        The result is None if this epsilon is 0 or unknown. The search for the least epsilon needs a good start. The
+        factor of group privacy increases with epsilon, so delta is not met at much larger epsilons, and a search with
+        long steps would fail.
         """
         eps = 0.0
         with suppress(PrecisionError):

@@ -154,7 +154,7 @@ class ComposedPmf:
     def log_chernoff_bound(self, eps: float) -> float:
         """Return ``ln delta(eps)`` with the mass of infinite losses; ``eps`` is in nats.
 
-        The exact sum takes no longer than a Chernoff bound.
+        The result is the exact sum, which takes no longer than a Chernoff bound.
         """
         return math.log(max(self.delta(eps).value + self.infinity_mass, SMALLEST_UPPER_BOUND))
 
@@ -164,7 +164,7 @@ class ComposedPmf:
         Args:
             delta: A probability above 0.
             above: If True, return approximately the least ``eps >= 0`` at which the curve is at most ``delta``.
-                Otherwise return approximately the largest ``eps`` at which the curve is larger, or 0.
+                Otherwise return approximately the largest ``eps`` at which the curve is above ``delta``, or 0.
             near: The start of the search in nats (None: the largest loss).
         """
         limit = math.log(delta) + (-1e-12 if above else 1e-12)
@@ -232,7 +232,10 @@ def _unit_for(reach: float) -> float:
 
 @dataclass(frozen=True)
 class _GridTolerance:
-    """The accuracy that a grid should have; bounds are valid for any values."""
+    """The accuracy that a grid should have.
+
+    The tolerance affects the number of grid points only. Bounds are valid for any tolerance.
+    """
 
     error: float  # approximate relative error of the excess that the grid may cause
 
@@ -346,7 +349,8 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
 def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
     """Return the distribution without atoms beyond :data:`FARTHEST_LOSS`.
 
-    Their masses are moved to infinite losses, as in (iv) of the module docstring, or dropped if ``below``.
+    The masses of these atoms are moved to infinite losses, as in (iv) of the module docstring. If ``below`` is True,
+    they are dropped.
     """
     far = pmf.losses > FARTHEST_LOSS
     m, m_q = (0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (pmf.masses, pmf.others))
@@ -369,7 +373,7 @@ def _fit_to_unit(
 ) -> LossPmf:
     """Return the distribution, moved to a coarser unit if its own unit is too fine.
 
-    Sums of losses would not be exact otherwise (C23, "Rounding").
+    With too fine a unit, sums of losses would not be exact (C23, "Rounding").
 
     Args:
         pmf: The distribution.

@@ -235,7 +235,10 @@ class TailLevelsCurve:
         return LazyEnclosure(find_lower, upper)
 
     def lower_ends_of_one(self, log_delta: float) -> list[float]:
-        """Return the lower end of epsilon of each release alone; the run releases at least as much."""
+        """Return the lower end of epsilon of each release alone.
+
+        Each is also a lower bound for the run, which includes the release.
+        """
         return [profile.epsilon(log_delta).lower for profile, _ in self.releases]
 
     @cached_property
@@ -270,8 +273,8 @@ class TailLevelsCurve:
 class _Level:
     """The curve of one tail-truncation level.
 
-    It is the smaller of a composition on a grid and the bound by moments. Level 1 also evaluates the default grid of
-    level 0, which may be tighter.
+    The curve is the smaller of a composition on a grid and the bound by moments. Level 1 also evaluates the default
+    grid of level 0, which may be tighter.
     """
 
     k: int
@@ -283,7 +286,10 @@ class _Level:
 
     @cached_property
     def grid(self) -> GridCurve | PrecisionError:
-        """The composition on grids with the tails of this level; the exception if losses have no grid."""
+        """The composition on grids with the tails of this level.
+
+        If the level has no grid, the value is the exception that states why.
+        """
         if self.k >= len(LEAST_POWERS):
             return PrecisionError(NOTHING_SO_SMALL)
         try:
@@ -303,7 +309,10 @@ class _Level:
 
     @cached_property
     def is_tight(self) -> bool:
-        """Whether the grid is so tight at both ends of the level that the bound by moments is not needed."""
+        """Whether the grid of this level is tight, so that no other bound is needed.
+
+        The grid is tight if its upper and lower bounds of epsilon are close at both ends of the level.
+        """
         if isinstance(self.grid, PrecisionError):
             return False
         try:
@@ -314,7 +323,10 @@ class _Level:
         return all(end.upper <= CLOSE_ENOUGH * _lower_end(end) for end in ends)
 
     def evaluate(self, read: Callable[[GridCurve], Enclosure], by_moments: Callable[[MomentCurve], float]) -> Enclosure:
-        """Return the result on the grid of this level, or the tightest of all if that grid is not tight.
+        """Return the result on the grid of this level.
+
+        If that grid is not tight, the upper end is the least one of this grid, the default grid and the bound by
+        moments.
 
         Args:
             read: Map from a curve on a grid to the result.
@@ -354,7 +366,10 @@ def _lower_end(ends: Enclosure) -> float:
 
 
 def _are_costly(phases: Phases) -> bool:
-    """Return whether evaluations of some profile take too long to improve lower ends."""
+    """Return whether evaluations of some profile take long (:attr:`is_costly`).
+
+    Then some searches for tighter bounds are omitted.
+    """
     return any(profile.is_costly for profile, _ in phases)
 
 

@@ -153,7 +153,7 @@ class TruncatedCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
 
-        It is the epsilon of ``delta_0`` at ``delta - P(cut)``, or ``inf`` if this is not positive.
+        The epsilon is that of ``delta_0`` at ``delta - P(cut)``, or ``inf`` if this difference is not positive.
         """
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
         least, most = (log_difference(log_delta, end) for end in (self.log_cut.upper, self.log_cut.lower))
@@ -222,7 +222,7 @@ def _smaller(first: Enclosure, second: Enclosure) -> Enclosure:
 
 
 def other_records(run: Run) -> int:
-    """Return the largest number of records besides that of the protected user.
+    """Return the largest number of records other than the protected one.
 
     It is N - 1 under zero-out, where both neighboring datasets have N records, and N under add-remove.
     """

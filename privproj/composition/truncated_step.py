@@ -34,8 +34,8 @@ STEP_MARGIN = 1e-11  # soundness: relative margin of the excess of a step, a sum
 def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> PrivacyProfile:
     """Return the profile of one step on a Poisson batch truncated at random (C26).
 
-    It holds in both directions, and is valid if both profiles are. The caller must account for it as one release on the
-    whole dataset.
+    The profile holds in both directions, and is valid if ``one`` and ``two`` are. The caller must account for the step
+    as one release on the whole dataset.
 
     Args:
         one: The profile of a release for one record, the same in both directions.
@@ -70,10 +70,10 @@ def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> Privac
 
 
 def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[float, float]]:
-    """Return upper bounds of two probabilities, for intervals of the dataset size.
+    """Return pairs ``(w, p)`` of upper bounds, for intervals of the dataset size.
 
-    They are ``w``, the probability that at least ``B`` other records are sampled, and ``p``, the probability that the
-    protected record is in the batch in that case. The intervals cover all numbers of other records up to ``others``.
+    ``w`` is the probability that at least ``B`` other records are sampled. ``p`` is the probability that the protected
+    record is in the batch in that case. The intervals cover all numbers of other records up to ``others``.
 
     Args:
         others: The largest number of other records.

@@ -166,8 +166,8 @@ def log_slope_of_delta(eps, x):
 def find_peak(eps, dist, guess):
     """Return the coordinate of the peak of ``h f``, approximately, and its width.
 
-    ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate ``s``. The method is Newton's on
-    ``ln a (e^s - 1) = ln k`` in a bracket, with ``k = d ln h/d ln x``.
+    ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate ``s``. Newton's method in a bracket solves
+    ``ln a (e^s - 1) = ln k``, with ``k = d ln h/d ln x``.
 
     Args:
         eps: Epsilon in nats.
@@ -215,12 +215,12 @@ def find_peak(eps, dist, guess):
 
 
 def add_outwards(eps, dist, start, stride, height, by_parts):
-    """Return the sums of two integrands at equidistant coordinates, and the remainder.
+    """Return two sums over equidistant coordinates, and a bound of the remainder.
 
-    The coordinates are ``start, start + stride, ...``. The first integrand is ``h f``, the Gaussian delta times the
-    density of the coordinate, or ``dh/ds P(X > x)`` if ``by_parts``. The second is minus its derivative in ``eps``. All
-    three numbers are divided by ``e^height``. The third bounds the omitted part of the first sum, and is negative if
-    the series does not converge.
+    The coordinates are ``start, start + stride, ...``. The first sum is over ``h f``, the Gaussian delta times the
+    density of the coordinate, or over ``dh/ds P(X > x)`` if ``by_parts`` is True. The second sum is over minus the
+    derivative of the same integrand in ``eps``. The third result bounds the omitted part of the first sum, and is
+    negative if the series does not converge. All results are divided by ``e^height``.
     """
     total, fall, s, last = 0.0, 0.0, start, inf
     for _ in range(MOST_TERMS):
@@ -247,7 +247,7 @@ def add_outwards(eps, dist, start, stride, height, by_parts):
 
 
 def sum_on_line(eps, dist, start, step, height, by_parts):
-    """Return the sums of :func:`add_outwards` over all ``start + k step``.
+    """Return the sums of :func:`add_outwards` over all coordinates ``start + k step``.
 
     ``k`` takes all integers. The third number bounds the remainder, or is -1 if a series does not converge.
     """

@@ -132,7 +132,7 @@ class Bins:
     def lowered(self, factor: float) -> tuple[Array, Array]:
         """Return masses and means times a factor below 1, for lower bounds (C28).
 
-        A mean is at least the left edge of its bin, and the first mass is 0.
+        No mean is lowered below the left edge of its bin. The first mass is set to 0.
         """
         mass = factor * self.mass
         mass[0] = 0.0
@@ -142,8 +142,8 @@ class Bins:
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     """Return the distribution of ``scale * B`` with ``B ~ Beta(a, b)`` in bins.
 
-    There are at most ``count`` bins. The last one starts at an upper tail of 1e-45. On the scale of the logit of ``B``
-    the bins are narrowest just above the mean.
+    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45. On the scale of the logit of
+    ``B`` the bins are narrowest just above the mean.
 
     Raises:
         PrecisionError: ``a + b`` is above 5e8.
@@ -162,7 +162,7 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
 def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     """Return the distribution of ``scale * U`` with ``U ~ Gamma(a)`` in bins.
 
-    There are at most ``count`` bins. The last one starts at an upper tail of 1e-45. Three fifths of the bins are
+    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45. Three fifths of the bins are
     between the quantiles 0.1 and 0.9999.
 
     Raises:
@@ -183,11 +183,11 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
 def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     """Return the distribution of ``scale / U`` with ``U ~ Gamma(a)`` in bins.
 
-    There are at most ``count`` bins. The last one starts at an upper tail of 1e-45. The mean of the first bin, which
-    has a mass of 1e-12, is set to its upper edge. For ``a <= 1`` the mean of the last bin is infinite, and is set to
-    :data:`FAR_SQUARED_SENSITIVITY`. Upper bounds of the expectation of an increasing function then use the supremum of
-    the function in the last bin. Lower bounds use its value at the left edge of that bin, because the distribution is
-    unbounded.
+    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45. The mean of the first bin,
+    which has a mass of 1e-12, is set to its upper edge. For ``a <= 1`` the mean of the last bin is infinite, and is set
+    to :data:`FAR_SQUARED_SENSITIVITY`. Upper bounds of the expectation of an increasing function then use the supremum
+    of the function in the last bin. Lower bounds use its value at the left edge of that bin, because the distribution
+    is unbounded.
 
     Raises:
         PrecisionError: ``a`` is above 5e8.
@@ -221,7 +221,10 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
 
 
 def _ratio(s: float) -> tuple[float, float]:
-    """Return ``e^s - 1`` and ``e^s``, the arguments of the functions for Gamma tails."""
+    """Return ``e^s - 1`` and ``e^s`` for a coordinate ``s``.
+
+    These are the arguments ``e`` and ``ratio`` of the functions for Gamma tails.
+    """
     return math.expm1(s), math.exp(s)
 
 
@@ -234,9 +237,9 @@ def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
 
 
 class _PositiveDistribution(ABC):
-    """A distribution on ``[0, inf)`` with a coordinate ``s`` of smooth, unimodal density.
+    """A distribution on ``[0, inf)``, described by the density of a coordinate ``s``.
 
-    The coordinate is 0 at the mean.
+    The density is smooth and unimodal. The coordinate is 0 at the mean of the distribution.
     """
 
     width: float  # width of the peak in ``s``, about a standard deviation
@@ -560,7 +563,8 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
 def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
     """Return the masses of ``cells * Beta(a, b)`` after splitting it to the integers.
 
-    The integers are 0, 1, 2, ... up to an upper tail of 1e-45. The split does not change the mean.
+    The integers are 0, 1, 2, ..., up to the first one with an upper tail below 1e-45. The split does not change the
+    mean.
     """
     dist = _BetaDistribution(a, b)
     top = max(dist.last_cell(cells, LOG_BINNED_TAIL), 1)

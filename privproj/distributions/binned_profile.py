@@ -5,6 +5,9 @@ bounds, a convex function is replaced by its chord over a bin, and a concave fun
 bin (Jensen's inequality). Lower bounds do the reverse (C28). The error of all bounds is of second order in the width of
 a bin. Shapes: ``eps`` is ``(e,)``, a distribution has ``n`` bins, and values at its edges are ``(e, n + 1)``.
 
+A *cut* is an edge ``c``. Its *dual value* ``V(c) = E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]`` is
+a lower bound of ``E[g_p(X)]`` for every ``p``. Here ``h`` is ``h_eps``.
+
 A *row* is one ``eps``. A few rows are *guides*: there the Gaussian profile is evaluated at every edge. Between two
 guides it is evaluated only at the edges that contribute at these guides. The mass to the left of these edges is moved
 up to the first of them, which can only increase an upper bound.
@@ -88,7 +91,10 @@ def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
 
 
 def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -> Array:
-    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``, a few rows at a time."""
+    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``.
+
+    A few rows are evaluated at a time.
+    """
     roots, table = np.sqrt(x), np.empty((len(eps), len(x)))
     for i in range(0, len(eps), ROWS_AT_ONCE):
         table[i : i + ROWS_AT_ONCE] = function(eps[i : i + ROWS_AT_ONCE, None], roots)
@@ -103,7 +109,7 @@ def any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
     Every tangent point ``p >= x0`` gives an upper bound. The function uses ``p = M(c) = E[X | X > c]`` for the
     distribution and the edge ``c`` with the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))``, or ``p = x0`` if
-    that is better. The latter helps for a distribution with only one distant atom above ``x0``.
+    that is better. The point ``x0`` helps for a distribution with only one distant atom above ``x0``.
 
     Args:
         eps: Epsilons in nats, of shape ``(e,)``.
@@ -179,9 +185,9 @@ def _largest_means(
     """Return upper bounds of ``min_p max_l E[g_p(X_l)]``, starting from given tangents.
 
     ``g_p`` is the convex function above the Gaussian delta with the tangent point ``p`` (C5). Without ``best_of_each``
-    only these tangents are used. Otherwise two more are tried: the best tangent of the distribution with the largest
-    expectation, and one between both, where two of the expectations are about equal. The result is the smallest bound
-    at each row.
+    only the given tangents are used. Otherwise two more tangents are tried: the best tangent of the distribution with
+    the largest expectation, and a tangent between this one and the given one, where two of the expectations are about
+    equal. The result is the smallest bound at each row.
 
     Args:
         tables: The tables of the distributions ``X_l``.
@@ -236,7 +242,7 @@ class _Table:
 
     @classmethod
     def of(cls, eps: Array, dist: Bins, edges: slice, cuts: slice) -> "_Table":
-        """Return the table of these edges and cuts."""
+        """Return the table of the given edges, and of the given cuts of the dual value."""
         edges = slice(edges.start, min(edges.stop, len(dist.edges)))
         values = _tabulate(gaussian_deltas, eps, np.concatenate([dist.edges[edges], dist.above[1][cuts]]))
         count = edges.stop - edges.start
@@ -270,7 +276,7 @@ class _Table:
         """Return ``g_p`` at the edges, for the tangent of every row (C5).
 
         ``g_p`` is the convex function above the Gaussian delta with the tangent point ``p``. In an unbounded last bin
-        it is bounded by a line, because its slope is at most that of its tangent.
+        ``g_p`` is bounded by a line, because the slope of ``g_p`` is at most that of the tangent.
         """
         # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
         p, height, slope = tangents[:, :, None]
@@ -302,10 +308,9 @@ class _Table:
         return majorants @ weights + (height * rest[0] + slope * (rest[1] - p * rest[0]))
 
     def find_columns(self, tangents: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the range of edges that each row needs, as first and one past the last.
+        """Return the first edge that each row needs, and one past the last.
 
-        The first edge is the first one that is not negligible. The last edge is the first at which the tangent is above
-        ``h``.
+        Edges before the first one are negligible. The last edge is the first at which the tangent is above ``h``.
         """
         majorants = self.majorants(tangents)
         stop = (self.at_edges >= majorants).sum(axis=1) + 2
@@ -316,8 +321,8 @@ class _Table:
 def _first_followed(values: Array, weights: Array, totals: Array) -> NDArray[np.intp]:
     """Return the first column of every row that is not negligible.
 
-    All columns before it have a negligible sum. ``values`` increase along a row, and so do ``weights``, the cumulative
-    weights of the columns. ``totals`` are the sums of all columns.
+    The sum of all columns before this column is negligible. ``values`` and ``weights``, the cumulative weights of the
+    columns, increase along a row. ``totals`` are the sums of all columns.
     """
     return np.maximum((weights * values <= NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1) - 1, 0)
 
@@ -327,7 +332,8 @@ def any_rank_deltas_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
     The result has the shape ``(e,)`` and is 0 if no lower bound is known. Each bound is the largest dual value
     ``E[h(X); X <= c] + P(X > c) h(M(c))`` over some edges ``c <= x0``, with ``h`` bounded by Jensen's inequality (C28).
-    At the guides all distributions and edges are tried, and at other rows those near the best ones of the guides.
+    At the guides all distributions and edges are tried. At other rows, only those near the best ones of the guides are
+    tried.
 
     Args:
         eps: Epsilons in nats, of shape ``(e,)``.
@@ -359,9 +365,10 @@ def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """Return the largest dual value of a distribution at every row, and where it is.
+    """Return the largest dual values, the best cuts, and the first needed bins.
 
-    The other results are the best cut, and the first bin that is not negligible, as indices.
+    All three have one entry for each row. Cuts and bins are indices. All bins before the first needed bin are
+    negligible.
     """
     count = len(dist.mass)
     within, far = _dual_parts_below(eps, x0, dist, slice(0, count), slice(0, count + 1))
@@ -414,7 +421,11 @@ def rank_one_deltas_below(eps: Array, dist: Bins) -> Array:
 
 
 def _claimed(lower: Array) -> Array:
-    """Return these lower bounds minus :data:`LEAST_LOWER_DELTA`, or 0 where they are tiny."""
+    """Return these lower bounds, lowered by :data:`LEAST_LOWER_DELTA`.
+
+    Tiny lower bounds become 0, and the others are at most 1. The decrease covers bins whose mass is too small for their
+    mean to be computed.
+    """
     return np.minimum(np.where(lower > 1e3 * LEAST_LOWER_DELTA, lower - LEAST_LOWER_DELTA, 0.0), 1.0)
 
 
@@ -438,8 +449,8 @@ def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, 
 def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
     """Return three ranges of these bins, by their position relative to ``x0``.
 
-    They are the bins below ``x0`` at every row, the bins below ``x0`` at some rows only, and the bins above it at every
-    row.
+    The ranges are the bins below ``x0`` at every row, the bins below ``x0`` at some rows only, and the bins above
+    ``x0`` at every row.
     """
     right = np.append(dist.edges[1:-1], dist.supremum)[bins]
     convex = bins.start + int(np.searchsorted(right, x0[0], "right"))

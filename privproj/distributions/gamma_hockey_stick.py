@@ -7,10 +7,10 @@ where ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. The two Mills
     above(w) = int_0^inf exp(-k (D(w + y) - D(w))) dy,    P(U > k e^w) = F e^(-k D(w)) above(w)
     below(w) = int_0^inf exp(-k (D(w - y) - D(w))) dy,    P(U < k e^w) = F e^(-k D(w)) below(w)
 
-For ``x > 0``, ``b = k e^w`` and ``E = b (e^x - 1) - k x`` the gains above and below the threshold ``b`` are
+For ``x > 0``, ``b = k e^w`` and ``tilt = b (e^x - 1) - k x`` the gains above and below the threshold ``b`` are
 
     E[(1 - e^(-(e^x - 1)(U - b)))_+]  = F e^(-k D(w)) [above(w) - above(w + x)]
-                                      = 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)]
+                                      = 1 - e^tilt + F e^(-k D(w)) [below(w + x) - below(w)]
     E[(1 - e^(-(1 - e^-x)(b - U)))_+] = F e^(-k D(w)) [below(w) - below(w - x)]
 
 (docs/proofs.md C20). Both ratios and their slopes are tabulated as polynomials on panels in ``w``, which interpolate in
@@ -160,9 +160,10 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
 
 
 def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
-    """Return the proved errors of the Gauss rule on one part, for the ratio and its slope.
+    """Return the proved errors of a Gauss rule for the ratio and for its slope.
 
-    Each is the least bound over a few ellipses.
+    The rule is used on one part ``[left, left + width]`` of the range of integration. Each error is the least bound
+    over a few ellipses.
     """
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
     # sums of the semi-axes of the ellipses
@@ -236,7 +237,8 @@ class _RatioTable:
     * ``ratio``: the polynomials of the ratio.
     * ``rise``: the polynomials of an antiderivative of the absolute value of the slope, on each panel and a little
       beyond.
-    * ``amplified``: the proved relative error of a difference of two values, or of an integral of the slope instead.
+    * ``amplified``: the proved relative error of a difference of two ratios, which is computed from two values or as an
+      integral of the slope.
     """
 
     edges: Array
@@ -255,9 +257,10 @@ class _RatioTable:
 
 
 def _panel_edges(k: float, sign: float) -> Array:
-    """Return the edges of the panels of a ratio, a few per scale of the ratio.
+    """Return the edges of the panels on which a Mills ratio is tabulated.
 
-    They start 2.2 standard deviations on the other side of the mean, and end where the table ends.
+    There are a few panels for each length over which the ratio varies. The panels of ``above`` start 2.2 standard
+    deviations below the mean, and those of ``below`` 2.2 standard deviations above the mean.
     """
     unit, edges = 1.0 / math.sqrt(k), []
     # k D(end) is at least FARTHEST_DEVIANCE.
@@ -323,7 +326,8 @@ def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Arra
     * the largest over the smallest value on the panel;
     * the bound on the ellipse around the panel over the smallest value on the panel.
 
-    Each is the larger one of the ratio and of its slope. Both are monotone (C20), so the ends of a panel suffice.
+    Each quotient is computed for the ratio and for its slope, and the larger result is used. Ratio and slope are
+    monotone (C20), so the ends of a panel suffice.
     """
     near, far = (low, high) if sign > 0.0 else (high, low)
     half = 0.5 * (high - low)
@@ -396,7 +400,7 @@ class GammaGain:
         Args:
             w: ``w``, the log of the threshold over ``k``.
             x: ``x`` of the module docstring, above 0.
-            tilt: ``E`` of the module docstring.
+            tilt: ``tilt`` of the module docstring.
             sign: -1 for the gain below the threshold, :meth:`log_under`.
         """
         ratio, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)
@@ -516,7 +520,7 @@ def _log_panel_integral(
     """Return the log of the integral over ``[low, high]``, without its constant factor.
 
     It is ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` with ``D(w) = w - 1 - ln w``. ``reached`` is
-    ``D`` at the point of the range with the largest density, and avoids underflow.
+    ``D`` at the point of the range with the largest density. It is subtracted in the exponent to avoid underflow.
     """
     width = np.maximum(high - low, 0.0)
     share, rest, weights = _crowded_nodes(sign)

@@ -63,7 +63,8 @@ def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer
     Args:
         dist: The distribution of ``X``, the squared sensitivity over the noise variance for the largest allowed
             difference.
-        finer: The factor of the number of bins and of evaluations in a composition, which is then tighter and slower.
+        finer: A factor for the number of bins and of evaluations in a composition. A larger factor makes the
+            composition tighter and slower.
     """
     table, resolution = _table_of_bins(lambda: (dist.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
     if isinstance(dist, BetaGammaSensitivity):

@@ -37,8 +37,7 @@ class SensitivityDistribution(Protocol):
     below ``e^least_tail``, ``e^least_tail`` is used as its upper bound.
     """
 
-    least_tail: ClassVar[float]
-    """Log of the smallest tail that is resolved."""
+    least_tail: ClassVar[float]  # Log of the smallest tail that is resolved
 
     @property
     def mean(self) -> float:
@@ -69,7 +68,7 @@ class SensitivityDistribution(Protocol):
         """Return the distribution in bins, for composition.
 
         Args:
-            finer: The factor of the default number of bins.
+            finer: The number of bins, as a multiple of the default number.
         """
         ...
 
@@ -91,7 +90,7 @@ class BetaGammaSensitivity:
         """Return the distribution in bins, for composition.
 
         Args:
-            finer: The factor of the default number of bins.
+            finer: The number of bins, as a multiple of the default number.
         """
         from privproj.distributions.binned import BINS, beta_bins, gamma_bins
 
@@ -208,7 +207,7 @@ class ScaledBeta:
         """Return the distribution in bins, for composition.
 
         Args:
-            finer: The factor of the default number of bins.
+            finer: The number of bins, as a multiple of the default number.
         """
         return BetaGammaSensitivity(self.a, self.b, self.scale).bins(finer).shifted(self.shift)
 

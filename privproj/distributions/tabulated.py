@@ -137,9 +137,9 @@ class _TabulatedPanels:
 
         * The first array, of shape ``(panels, 2, nodes)``, has the coefficients of polynomials for ``ln P(X > x)`` and
           ``ln E[X; X > x]``, highest power first. Their variable ``t`` is from -1 to 1 on the panel.
-        * The second array is True for panels where two checks hold within :data:`INTERPOLATION_ERROR`: log densities
-          that are interpolated from the nodes of the fine rule agree with those at the nodes of the check rule, and the
-          polynomials agree with the integrals at the left edge.
+        * The second array is True for panels where two checks hold within :data:`INTERPOLATION_ERROR`. First, log
+          densities interpolated from the nodes of the fine rule agree with the exact ones at the nodes of the check
+          rule. Second, the polynomials agree with the integrals at the left edge.
         """
         _, width, _ = self.grid
         weights = np.concatenate([gauss_nodes(NODES_FINE)[1], gauss_nodes(NODES_CHECK)[1]])
@@ -187,7 +187,10 @@ class _TabulatedPanels:
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
-        """``P(X > edge)`` and ``E[X; X > edge]`` at the left edges of level 0, then 0."""
+        """``P(X > edge)`` and ``E[X; X > edge]`` at the panel edges of level 0.
+
+        The last entry of both arrays, for the right end, is set to 0.
+        """
         mass, moment = (self.base.sums(v)[0] for v in (np.ones_like(self.base.x), self.base.x))
         return tuple(np.append(np.cumsum(v[::-1])[::-1], 0.0) for v in (mass, moment))  # pyright: ignore
 
@@ -342,7 +345,7 @@ class TabulatedSensitivity:
         """Return the distribution in bins, for composition.
 
         Args:
-            finer: The factor of the default number of bins.
+            finer: The number of bins, as a multiple of the default number.
         """
         from privproj.distributions.binned import Bins
 

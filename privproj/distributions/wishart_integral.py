@@ -109,7 +109,10 @@ def log_infinite(rank: int, misalignment: float) -> float:
 
 
 def _add_logs(logs: Array, index: Index, more: Array) -> Array:
-    """Return the log of ``e^logs`` plus the sums of ``e^more`` over equal ``index``."""
+    """Return ``logs`` after adding the numbers ``e^more`` to the numbers ``e^logs``.
+
+    Each entry of ``more`` is added at the position that ``index`` states for it.
+    """
     top = logs.copy()
     np.maximum.at(top, index, more)
     top = np.where(np.isfinite(top), top, 0.0)
@@ -120,8 +123,8 @@ def _add_logs(logs: Array, index: Index, more: Array) -> Array:
 class _LogSums:
     """Logs of three sums for each epsilon: integral, error, and weighted steepness.
 
-    The third sum is the integral of ``f g`` times the steepness of ``ln g``, by which rounding of a threshold changes
-    it.
+    The third sum is the integral of ``f g`` times the steepness of ``ln g``. It measures how much rounding of a
+    threshold changes the integral of ``f g``.
     """
 
     total: Array
@@ -155,13 +158,13 @@ def _bernoulli_less_one(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class _IntegralPanels:
-    """Panels of the integral, each in one of its three parts and for one epsilon.
+    """Panels of the integral, each in one part of the integral and for one epsilon.
 
     All four arrays have one entry for each panel.
 
-    * ``index``: the number of its epsilon.
-    * ``kind``: its part, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
-    * ``low``, ``high``: its ends as places. A place is ``1 - A`` below 1, and ``A - e^(eps/a)`` above.
+    * ``index``: the number of the epsilon.
+    * ``kind``: the part, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
+    * ``low``, ``high``: the ends of the panel as places. A place is ``1 - A`` below 1, and ``A - e^(eps/a)`` above.
     """
 
     index: Index
@@ -322,7 +325,8 @@ class WishartIntegral:
     def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
         """Return ``ln(U2/k)``, ``x = -ln A`` and the size of the terms of ``U2``.
 
-        ``0 < place < 1``. The size is the sum of the absolute values of the terms, for the effect of rounding.
+        ``place`` is between 0 and 1. The size is the sum of the absolute values of the terms, for the effect of
+        rounding.
         """
         k, a, eps = self.k, self.a, self.eps[index]
         x = -np.log1p(-place)
@@ -335,7 +339,7 @@ class WishartIntegral:
     def threshold_above(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
         """Return ``ln(U1/k)``, ``x = ln A`` and the size of the terms of ``U1``.
 
-        ``place > 0``. The size is the sum of the absolute values of the terms, for the effect of rounding.
+        ``place`` is above 0. The size is the sum of the absolute values of the terms, for the effect of rounding.
         """
         k, a, eps, kink = self.k, self.a, self.eps[index], self.kink[index]
         # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
@@ -396,7 +400,7 @@ class WishartIntegral:
     # --- bounds on a panel ----------------------------------------------------------------------
 
     def log_most_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the log of an upper bound of the gain that needs no table (C20, "The sum").
+        """Return the log of an upper bound of the gain, without a table (C20, "The sum").
 
         The places are above 0. The second result is the distance of the threshold from the mean of ``U`` in standard
         deviations, limited to :data:`STEP_DEVIATIONS`.
@@ -524,7 +528,9 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
-        """Return the log of a bound that is better than :meth:`below_size` for a gain near 1.
+        """Return the log of a bound of the gain below ``A = 1`` on the rectangle.
+
+        For a gain near 1 the bound is smaller than that of :meth:`below_size`.
 
         Args:
             eps: Epsilon in nats, for each panel.
@@ -558,7 +564,7 @@ class WishartIntegral:
         return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
 
     def log_hockey_stick_size(self, threshold: Array, rate: Array, sign: float) -> Array:
-        """Return the log of a bound of a gain that needs no table.
+        """Return the log of an upper bound of a gain, without a table.
 
         The gain is ``E[(1 - e^(-rate (U - threshold)))_+]``, or with ``threshold - U`` for ``sign = -1``.
         """
@@ -600,7 +606,9 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
-        """Return the log of a bound that is better than :meth:`above_size` for a gain near 1.
+        """Return the log of a bound of the gain above ``A = 1`` on the rectangle.
+
+        For a gain near 1 the bound is smaller than that of :meth:`above_size`.
 
         Args:
             eps: Epsilon in nats, for each panel.
@@ -654,7 +662,8 @@ class WishartIntegral:
     def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
         """Return index, kind, low and high ends of the panels of one kind.
 
-        The panels are between neighboring edges in each row.
+        The panels are between neighboring edges in each row. Below ``A = 1``, panels of the kind :data:`BELOW_ONE` end
+        at ``turn`` at the latest, and those of the kind :data:`CERTAIN_GAIN` start there at the earliest.
         """
         edges = np.sort(edges, axis=1)
         low, high = edges[:, :-1], edges[:, 1:]
@@ -724,8 +733,8 @@ class WishartIntegral:
 
         Returns:
             * ``ln delta``;
-            * the proved part of its relative error, from panels and Gauss rules;
-            * an estimate of the factor by which a relative rounding error of a threshold changes it.
+            * the proved part of the relative error of delta, from panels and Gauss rules;
+            * an estimate of the factor by which a relative rounding error of a threshold changes ``ln delta``.
 
         Raises:
             ConvergenceError: The error is too large after :data:`MOST_HALVINGS` halvings.

@@ -145,8 +145,8 @@ class VectorWishart:
     def guess_epsilon(self, log_delta: float) -> float | None:
         """Return the approximate epsilon at this log delta, where a search starts, or None.
 
-        It is interpolated from a few values of the profile, first over a wide range, then near the result. The result
-        is None if the interpolation fails.
+        The epsilon is interpolated from a few values of the profile, first over a wide range, then near the result. The
+        result is None if the interpolation fails.
         """
         if not log_delta < 0.0:
             return None

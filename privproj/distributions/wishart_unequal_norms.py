@@ -198,8 +198,8 @@ class UnequalNorms:
     def gains_at(self, y: Array, start: Array, side: float) -> Array:
         """Return the gain ``G(tau - side y)`` at every ``y > 0``, of shape ``(n, e)``.
 
-        It is a difference of two incomplete gamma functions, or a quadrature if the difference keeps too few digits. A
-        gain below :data:`INVISIBLE_PROBABILITY` is set to 0.
+        The gain is computed as a difference of two incomplete gamma functions, or by quadrature if the difference keeps
+        too few digits. A gain below :data:`INVISIBLE_PROBABILITY` is set to 0.
 
         Args:
             y: The distances from ``tau``, of shape ``(n,)``.

@@ -29,42 +29,40 @@ import numpy as np
 
 from privproj.numerics.arrays import Array
 
+# Least number of rows for which cached machine code is loaded, because importing numba takes half a second. A row is an
+# M2 epsilon, which takes one millisecond in plain Python. Cheaper rows have a smaller weight.
 LOAD_ROWS = 400
-"""Least number of rows for which cached machine code is loaded: importing numba takes half a second.
 
-A row is an M2 epsilon, which takes plain Python one millisecond. Cheaper rows have a smaller weight.
-"""
+COMPILE_ROWS = 2000  # Least number of rows for which machine code is compiled and cached, which takes seconds once
 
-COMPILE_ROWS = 2000
-"""Least number of rows for which machine code is compiled and cached, which takes seconds once."""
-
+# Least number of rows for which machine code is compiled even if each process has to compile it again
 COMPILE_ROWS_WITHOUT_CACHE = 20_000
-"""Least number of rows for which machine code is compiled even if each process has to compile it again."""
 
+# Rows that one thread computes at a time. A user can interrupt between these chunks.
 ROWS_PER_CHUNK = 20_000
-"""Rows that one thread computes at a time; a user can interrupt between chunks."""
 
+# Options of numba for every function. The cache depends on them, because they change the machine code.
 OPTIONS = {"nogil": True, "error_model": "numpy"}
-"""Options of numba for every function. The cache depends on them, because they change the machine code."""
 
+# Warning, issued once, that numba cannot cache machine code
 CACHE_NOT_WRITABLE = (
     "there is no writable folder for machine code, so every process runs plain Python or compiles again, and large "
     "tables are slower. Set NUMBA_CACHE_DIR to a writable folder."
 )
-"""Warning, issued once, that numba cannot cache machine code."""
 
+# Weighted rows that this process has computed with each loop
 _rows_run: defaultdict[Callable[..., None], float] = defaultdict(float)
-"""Weighted rows that this process has computed with each loop."""
 
 _expected_rows: ContextVar[tuple[float, bool]] = ContextVar("expected_rows", default=(0.0, True))
 
 
 @contextmanager
 def expect_rows(count: float, *, may_load: bool = True) -> Iterator[None]:
-    """Choose plain Python or machine code for ``count`` rows in total, in a context.
+    """Return a context that chooses plain Python or machine code for ``count`` rows.
 
-    Without this context, the choice depends on the rows of a single call and of earlier calls. With ``may_load=False``
-    the choice does not depend on cached machine code, so the same rows always give the same digits.
+    All calls in the context together compute about ``count`` rows. Without this context, the choice depends on the rows
+    of a single call and of earlier calls. With ``may_load=False`` the choice does not depend on cached machine code, so
+    the same rows always give the same digits.
 
     Args:
         count: The number of rows that all calls in the context will compute together.
@@ -124,7 +122,10 @@ def over_rows(
 
 
 def _plain(kernel: Callable[..., tuple[float, float]], x: float, row: list[float]) -> tuple[float, float]:
-    """Return both values of the kernel, infinite where machine code returns nan."""
+    """Return both values of the kernel in plain Python.
+
+    If the kernel raises an arithmetic error, where machine code returns nan, the values are ``-inf`` and ``inf``.
+    """
     try:
         return kernel(x, row)
     except (ArithmeticError, ValueError):
@@ -139,7 +140,10 @@ def _loop_over(kernel: Callable[..., tuple[float, float]]) -> Callable[..., None
 
 
 def _write_rows(first: Array, rows: Array, one: Array, other: Array) -> None:
-    """Write both values of ``KERNEL``, a global that :func:`_loop_over` sets."""
+    """Write both values of ``KERNEL`` for every row to ``one`` and ``other``.
+
+    :func:`_loop_over` sets the global ``KERNEL`` to a kernel.
+    """
     for i in range(len(first)):
         one[i], other[i] = KERNEL(first[i], rows[i])  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
@@ -234,7 +238,7 @@ def _register_callee(function: Callable[..., Any]) -> None:
 
 
 def _functions_of(function: Callable[..., Any]) -> list[Any]:
-    """Return every plain function in the machine code of a function, itself first."""
+    """Return a function, followed by all plain functions in its machine code."""
     functions: list[Any] = [function]
     for one in functions:  # the list grows during the loop
         called = (value for _, value in _globals_of(one) if isinstance(value, types.FunctionType))
@@ -245,7 +249,7 @@ def _functions_of(function: Callable[..., Any]) -> list[Any]:
 def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of the globals that a function reads.
 
-    The value of a module is replaced by those of its attributes that the function may read.
+    If a global is a module, the value is a list of ``(name, value)`` for the attributes that the function may read.
     """
     names = sorted(set(function.__code__.co_names))
     for name in filter(function.__globals__.__contains__, names):

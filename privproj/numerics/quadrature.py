@@ -98,8 +98,8 @@ def log_integral(
     The integrand must be smooth and unimodal. The integration range ends where the integrand has decreased by a factor
     ``e^46``. The error estimate is the difference of two Gauss rules on the same panels. That it bounds the error is
     observed, not proved. Panels are halved until the estimate is at most 1e-12, or at most the rounding of a huge
-    exponent. If this fails for an integral far below the range of doubles, the result is the height times the width of
-    the integrand, with an error of 3 in the log.
+    exponent. For an integral far below the range of doubles this may fail. The result is then the height times the
+    width of the integrand, with an error of 3 in the log.
 
     Args:
         log_f: The log of the integrand.

@@ -104,7 +104,7 @@ def find_crossing(
 def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
     """Return the next point of Chandrupatla's method, as a fraction of the bracket.
 
-    It is that of inverse quadratic interpolation if this is safe, and 0.5 otherwise.
+    The fraction comes from inverse quadratic interpolation if the interpolation is safe; otherwise it is 0.5.
 
     Args:
         x1: The lower end of the bracket.
@@ -132,8 +132,8 @@ def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f
 def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | None:
     """Return the largest ``n`` in ``low..high`` for which ``fits`` holds.
 
-    The result is None if ``fits`` does not hold at ``low``. ``fits`` must not become true again after it is false. It
-    was evaluated at the returned ``n``.
+    The result is None if ``fits`` does not hold at ``low``. ``fits`` must not become true again after it is false.
+    ``fits`` was evaluated at the returned ``n``.
     """
     if not fits(low):
         return None
@@ -279,7 +279,8 @@ def root_of(ends: Callable[..., tuple[float, float, float, Any]], *, bends: bool
 def with_globals(function: Any, **names: Any) -> Any:
     """Return a copy of a function with these globals replaced.
 
-    The reason is that numba does not cache machine code of a function that takes another function as an argument.
+    A kernel gets other functions as globals, because numba does not cache the machine code of a function with a
+    function as argument.
     """
     return types.FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
 

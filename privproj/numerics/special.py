@@ -331,9 +331,9 @@ def convolve_discrete(x, p, y, q, square, points, mass, above, below):
 
     Args:
         x: The values of the first distribution, increasing.
-        p: Their masses.
+        p: The masses of ``x``.
         y: The values of the second distribution, increasing.
-        q: Their masses.
+        q: The masses of ``y``.
         square: True if both distributions are equal, which takes half the time.
         points: Increasing grid points; no atom is below the first one.
         mass: An array of zeros, to which the sum of ``w`` over each interval is written.

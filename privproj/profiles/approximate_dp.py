@@ -22,7 +22,8 @@ def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: 
     """Return approximately the least ``ln delta`` at which a rule is at most ``eps`` nats.
 
     The search is over ``x = 1/ln(1/delta)``, to a relative accuracy of ``rtol``. The rule was evaluated at the result,
-    so the result is valid if the rule is. It is at least ``-1/LEAST_INVERSE_LOG``, and 0 if no delta below 1 suffices.
+    so the result is valid if the rule is. The result is at least ``-1/LEAST_INVERSE_LOG``, and 0 if no delta below 1
+    suffices.
 
     Args:
         epsilon_at: The rule, a decreasing map from ``ln delta`` to epsilon in nats.
@@ -42,20 +43,18 @@ class EpsilonDeltaRule:
     The code that builds the rule guarantees that it is valid.
     """
 
-    epsilon_at: Callable[[float], float]
-    """Map from ``ln delta`` to ``eps`` (nats) of one release."""
+    epsilon_at: Callable[[float], float]  # Map from ``ln delta`` to ``eps`` (nats) of one release
 
+    # Map from ``eps`` (nats) to ``ln delta`` of one release; None computes it by root finding
     log_delta_at: Callable[[float], float] | None = None
-    """Map from ``eps`` (nats) to ``ln delta`` of one release; None computes it by root finding."""
 
-    limit: float = math.inf
-    """The rule is proved for ``eps`` below this, in nats."""
+    limit: float = math.inf  # The rule is proved for epsilons (nats) below this limit
 
-    remedy: str = ""
-    """Advice in the error message for ``eps`` beyond ``limit``."""
+    remedy: str = ""  # Advice in the error message for ``eps`` beyond ``limit``
 
+    # Relative amount by which ``epsilon_at`` may exceed the exact value. Except for rounding, ``epsilon_at`` is never
+    # below it.
     margin: float = 1e-15
-    """Relative amount by which ``epsilon_at`` may exceed the exact value. Except for rounding, it is never below."""
 
     def within(self, eps: float) -> float:
         """Return ``eps`` if the rule is proved at this epsilon.
@@ -157,17 +156,15 @@ class ComposedRule:
     The slack of advanced composition is optimized numerically. Every slack gives a valid bound.
     """
 
-    rule: EpsilonDeltaRule
-    """The rule of one release."""
+    rule: EpsilonDeltaRule  # The rule of one release
 
-    steps: int
-    """The number ``k`` of releases."""
+    steps: int  # The number ``k`` of releases
 
+    # Delta is computed as the inverse of epsilon (C24, "Rules that lead with epsilon")
     leads_with_epsilon: ClassVar[bool] = True
-    """True: delta is computed as the inverse of epsilon (C24, "Rules that lead with epsilon")."""
 
+    # How the run was composed, for the result
     numerics: ClassVar[dict[str, object]] = {"composition": "the smaller of basic and advanced"}
-    """How the run was composed, for the result."""
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return ``eps(delta)`` of the run in nats; the lower end is ``-inf`` (unknown)."""

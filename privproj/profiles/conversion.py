@@ -156,7 +156,7 @@ def digits_of(curve: Curve) -> int:
 def number_before(curve: Curve, eps: float) -> float:
     """Return a number at least one unit below ``eps`` in the last reported digit.
 
-    It has the number of digits of a reported epsilon.
+    The number has as many significant digits as a reported epsilon.
     """
     return digits_below(eps * (1.0 - 10.0 ** (1 - digits_of(curve))), digits_of(curve))
 
@@ -173,8 +173,8 @@ def _log_delta_of(x: float) -> float:
 def _least_passing(passes: Callable[[float], bool], near: float, digits: int = RESULT_DIGITS) -> float:
     """Return a number near ``near`` that passes a test although the next smaller one fails.
 
-    Only numbers with ``digits`` significant digits are tried. Both numbers were evaluated, unless there is no smaller
-    one. The result is ``inf`` if no number passes.
+    Only numbers with ``digits`` significant digits are tried. The test was evaluated at both numbers, unless there is
+    no smaller one. The result is ``inf`` if no number passes.
     """
     low = high = digits_above(max(near, LEAST_ROUNDED), digits)
     # The first step is less than the distance of two such numbers, and the steps grow.
@@ -221,8 +221,8 @@ def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
 def log_excess(curve: Curve, target: FullTarget) -> float:
     """Return an upper bound of ``ln delta(eps) - ln delta`` at a target.
 
-    It guides a search. If the bound is negative, it may be loose. For a rule ``eps(delta)``, whose delta is computed by
-    root finding, the result is ``ln epsilon(delta)`` minus the log of :func:`number_before` the target epsilon.
+    The result guides a search. A negative bound may be loose. A rule ``eps(delta)``, whose delta is computed by root
+    finding, has another result: ``ln epsilon(delta)`` minus the log of :func:`number_before` the target epsilon.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
         # A result is rounded up by at most a digit, so aim at the number before.

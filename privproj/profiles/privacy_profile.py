@@ -61,7 +61,7 @@ def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
 def at_first_level(curve: Curve) -> Curve:
     """Return the curve on its default grid only.
 
-    The result is also valid, but its delta has a lower limit.
+    The result is valid too, but does not resolve very small deltas.
     """
     return getattr(curve, "at_first_level", curve)
 
@@ -73,11 +73,9 @@ class TwoSidedTable:
     The code that builds the table guarantees both bounds.
     """
 
-    below: "Callable[[Array], Array]"
-    """Lower bounds at an array of points."""
+    below: "Callable[[Array], Array]"  # Lower bounds at an array of points
 
-    above: "Callable[[Array], Array]"
-    """Upper bounds at an array of points."""
+    above: "Callable[[Array], Array]"  # Upper bounds at an array of points
 
     def __call__(self, at: "Array") -> "tuple[Array, Array]":
         """Return lower and upper bounds at an array of points, lower bounds first."""
@@ -88,8 +86,8 @@ class SmallDeltas(NamedTuple):
     """A slower profile of the same bound, for deltas below double precision.
 
     Attributes:
-        below: The other profile is used if ``ln delta`` is below this, in nats.
-        profile: The other profile.
+        below: The slower profile is used if ``ln delta`` is below this number.
+        profile: The slower profile.
     """
 
     below: float
@@ -97,7 +95,7 @@ class SmallDeltas(NamedTuple):
 
 
 class FreeParameter(NamedTuple):
-    """A parameter of a theorem that holds for each of its values.
+    """A free parameter of a theorem; the theorem holds for every value of it.
 
     An example is ``tau`` of the Beta-tail bound.
 
@@ -119,57 +117,51 @@ class PrivacyProfile:
     It bounds both the add and remove directions. The bound that constructs it guarantees that it is valid.
     """
 
-    log_delta: Callable[[float], Enclosure]
-    """Map from ``eps >= 0`` to an enclosure of the natural log of the bound."""
+    log_delta: Callable[[float], Enclosure]  # Map from ``eps >= 0`` to an enclosure of the natural log of the bound
 
+    # Map from ``T`` to the profile of ``T`` releases; None composes numerically
     closed_form: "Callable[[int], PrivacyProfile] | None" = None
-    """Map from ``T`` to the profile of ``T`` releases; None composes numerically."""
 
+    # Map from an array of ``eps >= 0`` to lower bounds (0 if unknown) and upper bounds of delta. It is None unless it
+    # is faster than ``log_delta`` for one epsilon at a time. It is a ``TwoSidedTable`` if it is faster to compute only
+    # one of the two bounds. The bounds must also hold if every ``eps`` has a relative error of 1e-15 and ``e^-eps`` an
+    # error of 1e-15.
     table: "Callable[[Array], tuple[Array, Array]] | None" = None
-    """Map from an array of ``eps >= 0`` to lower bounds (0 if unknown) and upper bounds of delta.
 
-    It is None unless it is faster than one epsilon at a time. It is a :class:`TwoSidedTable` if computing only one of
-    the two bounds is faster still. The bounds must also hold if every ``eps`` has a relative error of 1e-15 and
-    ``e^-eps`` an error of 1e-15.
-    """
-
+    # Map from an array of ``eps >= 0`` to both ends of ``log_delta``; -inf and 0 where unknown. None without kernels.
     log_deltas: "Callable[[Array], tuple[Array, Array]] | None" = None
-    """:attr:`log_delta` of many ``eps >= 0``, if there are kernels; ``-inf`` and 0 where unknown."""
 
+    # If the two directions differ: map from an array of ``ln t`` (any sign, nats) to lower and upper bounds of the
+    # excess ``delta(t) - max(0, 1 - t)`` in the remove direction. Then ``log_delta`` is the larger one of both
+    # directions.
     excess: "Callable[[Any], tuple[Any, Any]] | None" = None
-    """If the two directions differ: map from an array of ``ln t`` (any sign, nats) to lower and upper bounds of the
-    excess ``delta(t) - max(0, 1 - t)`` in the remove direction. ``log_delta`` is then that of the larger direction.
-    """
 
+    # Map from a mass to the same profile with tails truncated at this mass; None if tails are not truncated
     with_smaller_tails: "Callable[[float], PrivacyProfile] | None" = None
-    """Map from a mass to the same profile with tails truncated at this mass; None if tails are not truncated."""
 
-    resolution: float = 12.0
-    """Number of evaluations per standard deviation of the loss that a composition makes."""
+    resolution: float = 12.0  # Number of evaluations per standard deviation of the loss that a composition makes
 
-    can_be_subsampled: bool = True
-    """False if there is no subsampling theorem for the bound."""
+    can_be_subsampled: bool = True  # False if there is no subsampling theorem for the bound
 
+    # How the profile is computed, for the result, if it is more than a closed form or a quadrature
     numerics: dict[str, object] = field(default_factory=dict)
-    """How the profile is computed, for the result, if it is more than a closed form or a quadrature."""
 
+    # ``mu`` if this is exactly the profile of two Gaussians at the distance ``mu``, else None
     gaussian_mu: float | None = None
-    """The ``mu`` if this is exactly the profile of two Gaussians at that distance; None otherwise."""
 
+    # Significant digits of a reported epsilon (C24). There are fewer if an enclosure is too wide for more.
     digits: int = RESULT_DIGITS
-    """Significant digits of a reported epsilon (C24): fewer if an enclosure is too wide for more."""
 
+    # Map from ``ln delta`` to an approximate inverse, where a search starts; None if there is none
     guess: Callable[[float], float | None] | None = None
-    """Map from ``ln delta`` to an approximate inverse, where a search starts; None if there is none."""
 
+    # How queries compute deltas that doubles do not resolve; None if all are resolved
     small_deltas: SmallDeltas | None = None
-    """How queries compute deltas that doubles do not resolve; None if all are resolved."""
 
+    # Named parameter over which the bound is minimized at every ``eps``; None if there is none
     free: FreeParameter | None = None
-    """The parameter over which the bound is minimized at every ``eps``; None if there is none with a name."""
 
-    guess_spread: float = 1e-13
-    """Relative distance of the second evaluation of a search from a guess."""
+    guess_spread: float = 1e-13  # Relative distance between the guess of a search and the second evaluation
 
     def __post_init__(self) -> None:
         # The conversions evaluate the profile again where a search has evaluated it.
@@ -185,10 +177,13 @@ class PrivacyProfile:
         """Return the profile of one release on a batch sampled at rate ``q`` (C17).
 
         ``delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q))`` for ``eps >= 0``, where ``delta_0`` is the profile without
-        sampling. This holds for a batch of fixed size under replace neighbors (Balle, Barthe, Gaboardi 2018, Theorem
-        9), and for Poisson sampling under add-remove and zero-out neighbors in the remove direction. In the add
-        direction Poisson sampling has ``w delta_0(ln(t q/w))`` with ``t = e^eps`` and ``w = 1 - (1-q) t``. This is
-        never larger, because ``w <= q`` and ``t q/w >= 1 + (t-1)/q``.
+        sampling. The formula holds for
+
+        * batches of fixed size under replace (Balle, Barthe, Gaboardi 2018, Theorem 9);
+        * Poisson sampling under add-remove and zero-out, in the remove direction.
+
+        Under Poisson sampling, the delta of the add direction is ``w delta_0(ln(t q/w))`` with ``t = e^eps`` and ``w =
+        1 - (1-q) t``. It is never larger, because ``w <= q`` and ``t q/w >= 1 + (t-1)/q``.
         """
 
         # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), moved outward by a relative 1e-15 of the inner epsilon and by 1e-15.
@@ -205,7 +200,7 @@ class PrivacyProfile:
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
 
-        The upper end has the digits of a reported epsilon, and the profile was evaluated to be at most delta there.
+        The upper end has as many digits as a reported epsilon. The profile was evaluated there, and is at most delta.
         """
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
@@ -241,9 +236,9 @@ _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSIL
 
 
 def amplified_epsilon(eps: float, rate: float) -> float:
-    """Return the epsilon at which a sampled release evaluates the unsampled one (C17).
+    """Return the epsilon at which the profile without sampling is evaluated (C17).
 
-    It is ``ln(1 + (e^eps - 1)/q)`` for the sampling rate ``q``.
+    For the delta of a sampled release at ``eps``, it is ``ln(1 + (e^eps - 1)/q)`` at the sampling rate ``q``.
     """
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)
@@ -283,14 +278,11 @@ class ProfileKernels:
     floats. The result of ``log_delta`` encloses the exact value of the bound. The result of ``root`` is approximate.
     """
 
-    log_delta: Kernel
-    """Map from ``eps`` and a row to an enclosure of ``ln delta``."""
+    log_delta: Kernel  # Map from ``eps`` and a row to an enclosure of ``ln delta``
 
-    root: Kernel
-    """Map from ``ln delta`` and a row to approximately the inverse, and its residual in nats."""
+    root: Kernel  # Map from ``ln delta`` and a row to approximately the inverse, and its residual in nats
 
-    weight: float = 1.0
-    """Cost of a row in plain Python relative to a row of M2."""
+    weight: float = 1.0  # Cost of a row in plain Python relative to a row of M2
 
 
 def profile_from_kernels(columns: ProfileKernels, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:

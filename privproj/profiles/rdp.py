@@ -75,26 +75,22 @@ class RenyiCurve:
     The code that builds it guarantees that it is valid.
     """
 
-    divergence: Callable[[float], float]
-    """Map from an order ``alpha > 1`` to ``D(alpha)``, in nats."""
+    divergence: Callable[[float], float]  # Map from an order ``alpha > 1`` to ``D(alpha)``, in nats
 
-    integer_orders: bool = False
-    """True if only integer orders ``alpha >= 2`` may be used."""
+    integer_orders: bool = False  # True if only integer orders ``alpha >= 2`` may be used
 
+    # Map from a sampling rate to the curve of a release on a Poisson-sampled batch; None if there is no theorem
     poisson: "Callable[[float], RenyiCurve] | None" = None
-    """Map from a sampling rate to the curve of a release on a Poisson-sampled batch; None if there is no theorem."""
 
-    low: float = 1.0
-    """The curve holds from this order on, and only above 1."""
+    low: float = 1.0  # Least order at which the curve holds; the order must also be above 1
 
-    high: float = math.inf
-    """The curve holds below this order."""
+    high: float = math.inf  # The curve holds at orders below this one
 
+    # The only orders at which the divergence is known; empty if it is known at all orders
     orders: tuple[float, ...] = ()
-    """The only orders at which the divergence is known; empty if it is known at all orders."""
 
+    # How the curve is computed, for the result
     numerics: dict[str, object] = field(default_factory=dict, compare=False)
-    """How the curve is computed, for the result."""
 
     def __post_init__(self) -> None:
         # Every search starts with the same orders.
@@ -152,8 +148,8 @@ class RenyiCurve:
     def least_whole(self, objective: Callable[[float], float]) -> float:
         """Return the least value of ``objective`` over integer orders, by a search.
 
-        The orders increase with growing steps until the value has been above the least one four times in a row. Then
-        the orders near the best one are searched.
+        The orders increase with growing steps until four values in a row are above the least value so far. Then the
+        orders near the best order are searched.
         """
         best, risen, alpha, place = math.inf, 0, 2, 2
         while alpha <= LARGEST_ORDER and risen < 4:
@@ -191,8 +187,7 @@ class BestCurve:
     Each curve is converted to ``(eps, delta)`` separately, and the smallest result is used.
     """
 
-    curves: tuple[RenyiCurve, ...]
-    """The curves, each sound alone."""
+    curves: tuple[RenyiCurve, ...]  # Curves, each of which is a valid bound
 
     def over_run(self, run: Run) -> "BestCurve":
         """Return the Renyi curves of the run.
@@ -226,14 +221,12 @@ class BestCurve:
 class OneOrder:
     """The conversion of a Renyi divergence at a single order.
 
-    The code that builds it guarantees the divergence.
+    The code that builds the object guarantees that ``divergence`` is an upper bound.
     """
 
-    order: float
-    """The order ``alpha``, above 1."""
+    order: float  # The order ``alpha``, above 1
 
-    divergence: float
-    """``D(alpha)``, in nats."""
+    divergence: float  # ``D(alpha)``, in nats
 
     @property
     def log_share(self) -> float:
@@ -268,19 +261,18 @@ class OneOrder:
 class ConcentratedCurve:
     """Concentrated DP: ``D(alpha) <= rho alpha`` for ``1 < alpha < omega`` (C14, C15).
 
-    The code that builds it guarantees this. ``eps = rho + 2 sqrt(rho ln(1/delta))`` if
-    ``ln(1/delta) <= (omega-1)^2 rho``, and ``rho omega + ln(1/delta)/(omega-1)`` otherwise (Bun, Dwork, Rothblum,
-    Steinke 2018; Bun, Steinke 2016).
+    The code that builds the curve guarantees this inequality. ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta)
+    <= (omega-1)^2 rho``, and ``rho omega + ln(1/delta)/(omega-1)`` otherwise (Bun, Dwork, Rothblum, Steinke 2018; Bun,
+    Steinke 2016).
     """
 
-    rho: float
-    """The slope of the divergence, in nats, above 0."""
+    rho: float  # The slope of the divergence, in nats, above 0
 
+    # The bound holds for orders below ``omega``: ``(rho, omega)``-tCDP, or ``rho``-zCDP if ``omega`` is inf
     omega: float = math.inf
-    """The order up to which it holds: ``(rho, omega)``-tCDP, or ``rho``-zCDP if it is ``inf``."""
 
     def over_run(self, run: Run) -> "ConcentratedCurve":
-        """Return the curve of a run, whose ``rho`` is the sum over its releases.
+        """Return the curve of a run; ``rho`` is summed over the releases.
 
         Raises:
             UnsupportedError: The run samples batches.

@@ -110,9 +110,10 @@ def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
 
 
 def risk_of(curve: Curve, target: RiskTarget) -> float:
-    """Return the risk that is reported for this curve, of the kind of a target (C30).
+    """Return the attack risk that is reported for a curve (C30).
 
-    The risk is an advantage, or a true positive rate if the target has a false positive rate.
+    The risk is the true positive rate at the false positive rate of the target. If the target has none, it is the
+    advantage.
     """
     return advantage(curve) if target.fpr is None else true_positive_rates(curve, [target.fpr])[0]
 
