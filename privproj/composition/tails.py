@@ -45,7 +45,6 @@ LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -
 NATS_ABOVE_CUT = math.log(1e6)  # nats between the truncated mass and the least delta of a level
 NATS_OF_PLATEAU = math.log(1e3)  # nats above the truncated mass at which a floor may begin, below NATS_ABOVE_CUT
 NATS_OF_TABLE = math.log(1e10)  # nats between the truncated mass and the least accurate delta of a table
-SKIP_SHARE = 0.9  # share of the log of a rough upper bound of delta; levels with a larger least log are skipped
 NATS_WITHIN = 1.0  # soundness: a delta this many nats above the least delta of a level certainly belongs to the level
 CLOSE_ENOUGH = 1.02  # ratio of upper and lower epsilons up to which a grid needs no bound by moments
 LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without a result
@@ -154,8 +153,8 @@ class TailLevelsCurve:
             start = 0
         for k in range(start, len(LEAST_LOGS)):
             rough = self.guide.log_delta_above(eps) if k == 1 and not start else rough
-            # A level is skipped if its least delta is far above a rough upper bound of delta.
-            if 0 < k < len(LEAST_LOGS) - 1 and LEAST_LOGS[k] > SKIP_SHARE * rough:
+            # A level is skipped if its least delta is above a rough upper bound of delta.
+            if 0 < k < len(LEAST_LOGS) - 1 and LEAST_LOGS[k] > rough:
                 continue
             self.used = self.level(k)
             ends = self.first.log_delta(eps, loose_from) if k == 0 else self.used.log_delta(eps)
