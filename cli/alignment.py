@@ -36,8 +36,8 @@ def helper(
 ) -> None:
     """Add a command that prints a number, a note and a requirement.
 
-    ``ask`` computes the number, and ``quantity`` is its label and its scale. ``short`` describes the command in the
-    list of commands. ``example`` starts with the name of the command.
+    ``ask`` computes the number, and ``quantity`` is the label and the scale of the number. ``short`` describes the
+    command in the list of commands. ``example`` starts with the name of the command.
     """
     label, scale = quantity
 

@@ -37,7 +37,8 @@ def answers(
 ) -> list[Any]:
     """Return the results of ``evaluate`` for the named bounds.
 
-    The name "all" means every bound that has a result. If there is none, the error of the default bound is raised.
+    The name "all" means every bound that has a result. If no bound has a result, the error of the default bound is
+    raised.
     """
     if names != ("all",):
         return [evaluate(composition_of(mechanism, name, run)) for name in names or (None,)]
@@ -123,7 +124,7 @@ def table_of_curves(
 ) -> Table:
     """Return a table with the curve of each bound, and plot it if ``plot`` names a file.
 
-    ``x`` are the epsilons or the false positive rates.
+    ``shape`` is "delta" or "trade-off", and ``x`` are the epsilons or the false positive rates.
     """
 
     def drawn(query: Composition) -> tuple[list[float], Result]:

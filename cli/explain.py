@@ -24,9 +24,9 @@ from .options import command_with, completing, json_option
 def word_groups() -> list[dict[str, Any]]:
     """Return the groups of entries of ``privproj explain``, in order.
 
-    Each group has a ``title``, the ``kind`` of its entries, and the entries as ``word``. ``words.toml`` describes the
-    fields of an entry. Exit codes, sampling schemes, mechanisms, requirements, published methods, commands and JSON
-    keys are added from where they are declared.
+    A group is a mapping with a ``title``, the ``kind`` of the entries, and the list of entries under the key ``word``.
+    ``words.toml`` describes the fields of an entry. Exit codes, sampling schemes, mechanisms, requirements, published
+    methods, commands and JSON keys are not in that file. Their entries are built from the code that declares them.
     """
     groups = data("words")["group"]
     for path in sorted(Path(privproj.__file__).parent.glob("contrib/*/words.toml")):
@@ -54,7 +54,10 @@ def word_groups() -> list[dict[str, Any]]:
 
 
 def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
-    """Add a group of an optional feature, or its entries to the group of the same title."""
+    """Add a group of entries of an optional feature.
+
+    If there is already a group with the same title, the entries are added to that group.
+    """
     same = next((group for group in groups if group["title"] == added["title"]), None)
     if same is None:
         groups.append(added)
@@ -158,15 +161,15 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
 
 
 def all_entries(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return all entries of the groups, each with its kind."""
+    """Return all entries of the groups, each with the kind of the group."""
     return [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
 
 
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     """Return every entry, bound, claim and item of a paper with this name.
 
-    The text of a warning matches its entry too. Raises :class:`InvalidParameterError` with a suggestion if there is no
-    match.
+    If there is none, the result is the entries whose warning text is part of ``word``. Without any entry,
+    :class:`InvalidParameterError` is raised with a suggestion.
     """
     from .papers import paper_entries
 
@@ -246,7 +249,7 @@ def overview(groups: list[dict[str, Any]]) -> str:
 
 
 def _completions() -> list[str]:
-    """Return the names of mechanisms, of bounds, and of both together."""
+    """Return the names of mechanisms, of bounds, and names of the form MECHANISM.BOUND."""
     return [*dict(bound_names()), *(name for _, name in bound_names()), *map(".".join, bound_names())]
 
 

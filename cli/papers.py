@@ -1,6 +1,7 @@
-"""Implement ``privproj papers``: the theorems and figures of the source papers.
+"""Implement ``privproj papers``: the theorems, figures and algorithms of the source papers.
 
-The items come from ``papers.toml`` and from the records of bounds.
+``papers.toml`` lists the papers and their items. An item is a theorem, a figure or an algorithm. If an item names a
+bound of privproj, its verdict, reason and proof come from the record of this bound.
 """
 
 import re
@@ -28,14 +29,14 @@ VERDICTS = {
 
 
 def papers() -> list[dict[str, Any]]:
-    """Return the papers with their items, completed from the records of bounds."""
+    """Return the papers with their items, each completed by :func:`completed`."""
     return [{**paper, "item": [*map(completed, paper["item"])]} for paper in data("papers")["paper"]]
 
 
 def completed(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with the verdict, reason and proof of its bound.
+    """Return an item with the verdict, reason and proof of its bound added.
 
-    If the item names an improved bound, the command for it is added.
+    If the item also names an improved bound, the command that computes this bound is added.
     """
     complete = dict(item)
     if "bound" in item:
@@ -49,7 +50,7 @@ def completed(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def improved_command(command: str, bound: str) -> str:
-    """Return a command with another bound.
+    """Return a command of an item with ``bound`` in place of the published bound.
 
     Options that only the published bound has are removed.
     """

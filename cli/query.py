@@ -1,6 +1,6 @@
 """Implement the commands that query a mechanism.
 
-There is a group for each quantity, with a command for each mechanism.
+There is a command group for each quantity, such as epsilon, and in it a command for each mechanism.
 """
 
 import sys
@@ -127,8 +127,8 @@ class QueryGroup(Group):
     """The group ``privproj QUANTITY``, which builds a command for each mechanism on demand.
 
     ``ask`` is called with the mechanism, the run and all other options, and returns the exit code. ``answer`` and
-    ``own_run`` are options besides those of mechanism, run and target. ``example`` ends the example in the help.
-    ``finds_noise`` is True if the noise multiplier is optional.
+    ``own_run`` are further options, which the help shows under the headings "Answer" and "Run". ``example`` is the end
+    of the example in the help. ``finds_noise`` is True if the noise multiplier is optional.
     """
 
     members = "a mechanism"
@@ -274,10 +274,11 @@ def show(result: Result, json: bool, text: Callable[[], str]) -> int:
 
 
 def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utility | None":
-    """Return the utility of the update of a projected release, or None.
+    """Return the noise and the projection error of the update of a projected release.
 
-    If the query solved for a parameter, its result is used. The utility is None for a mechanism without a projection,
-    and for a result without a value, an epsilon or an attack risk.
+    If the query solved for a parameter, such as the noise multiplier, the solved value is used. The utility is None for
+    a mechanism without a projection. It is also None if the result has no value, or has neither an epsilon nor an
+    attack risk.
     """
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None

@@ -57,8 +57,8 @@ Part = tuple[PrivacyLossDistribution, int]
 class ReleaseDpEvent(dp_event.DpEvent):
     """One release of a mechanism of privproj, as an event of dp-accounting.
 
-    Its noise multiplier is the standard deviation of the noise (for Laplace noise its scale) over the sensitivity
-    under ``relation``.
+    The noise multiplier of the mechanism is the standard deviation of the noise over the sensitivity under
+    ``relation``. For Laplace noise it is the scale of the noise over the sensitivity.
 
     Args:
         mechanism: The released mechanism, with its noise multiplier, rank and assumptions on the data.
@@ -130,7 +130,7 @@ def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent
 
 
 def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
-    """Return the largest number of tree nodes that contain a record.
+    """Return the largest number of tree nodes that contain the same record.
 
     Each node is a Gaussian release (C36: events of dp-accounting).
     """
@@ -156,8 +156,8 @@ def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
 def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem | None:
     """Return a problem if the noise multipliers of events have different scales.
 
-    The events are ``event`` and those that the accountant has composed before. The result is None if there is no
-    problem.
+    A noise multiplier is relative to the clipping norm or to the sensitivity, which differ under replace. The events
+    are ``event`` and the events that the accountant has composed. The result is None if there is no problem.
     """
     under_replace = accountant.neighboring_relation is Relation.REPLACE_ONE
     if not under_replace or len({*_scales_of(event), *_scales_of(accountant.ledger)}) < 2:
@@ -170,9 +170,9 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
 
 
 def distributions_of(shapes: list[CoarseDescription], step: float) -> list[Part]:
-    """Return distributions that dominate these releases, on a grid of width ``step``.
+    """Return distributions that dominate these releases, on a grid with this ``step``.
 
-    They dominate in both directions (C18: pairs on a grid). ``step`` is in nats.
+    The distributions dominate in both the add and remove directions (C18: pairs on a grid). ``step`` is in nats.
 
     Raises:
         PrecisionError: A grid is too large.
@@ -214,9 +214,9 @@ def check_cell_count(cells: float, step: float) -> None:
 
 
 def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, RunOptions]:
-    """Return the release in an event and the sampling of its batch.
+    """Return the inner release of a sampled event, and the sampling.
 
-    The release is None for an event of dp-accounting.
+    An event without sampling is itself the release. The release is None if it is an event of dp-accounting.
     """
     sampling: RunOptions = {}
     if isinstance(event, BallsInBinsDpEvent):
@@ -251,7 +251,7 @@ def _phase_of_event(
 def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
     """Warn if an event does not state its relation and the accountant uses replace.
 
-    The noise multiplier is then relative to twice the clipping norm.
+    The warning states that the noise multiplier is then relative to twice the clipping norm.
     """
     if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
         warnings.warn(f"{Requirement.REPLACE_SENSITIVITY} Set ReleaseDpEvent(..., relation='replace').", stacklevel=2)

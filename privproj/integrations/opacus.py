@@ -217,7 +217,7 @@ class ProjectionAccountant:
             state_dict: The dictionary that :meth:`state_dict` returned.
 
         Raises:
-            InvalidParameterError: The state is that of another accountant, or this class cannot have written it.
+            InvalidParameterError: The state is from another accountant, or is not one that :meth:`state_dict` returns.
         """
         if state_dict.get("mechanism") != self.mechanism():
             remedy = "for a state of Opacus with Poisson batches, assign its history instead"
@@ -251,9 +251,9 @@ def _variables_of_make_private() -> dict[str, Any] | None:
 
 
 def _check_optimizer(optimizer: Any) -> None:
-    """Raise :class:`UnsupportedError` for an optimizer that cannot be accounted.
+    """Raise :class:`UnsupportedError` for an optimizer of Opacus that is not supported.
 
-    Its steps are not the subsampled Gaussian mechanism.
+    The steps of such an optimizer are not the subsampled Gaussian mechanism.
     """
     for kind in type(optimizer).__mro__:
         for word, why in UNACCOUNTED.items():
@@ -268,7 +268,8 @@ def loader_rate(loader: Any) -> float:
         loader: A loader that Opacus made for Poisson sampling.
 
     Returns:
-        The probability, rounded up to a multiple of ``2^-24``; above 0 and at most 1.
+        The probability, above 0 and at most 1. It is the sampling rate of the loader, rounded up to a multiple of
+        ``2^-24``, because the loader compares the rate with 24-bit random numbers.
 
     Raises:
         UnsupportedError: The loader is of another kind, is distributed, or puts a random record into an empty batch.

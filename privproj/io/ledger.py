@@ -102,7 +102,7 @@ class Budget(Protocol):
     target and, if releases are counted, with the ``relation`` and the ``group_size`` of the phases.
 
     Attributes:
-        requirements: The requirement that replaces the requirement of a plan fixed in advance.
+        requirements: The requirement on the run. It replaces the requirement that the plan is fixed in advance.
         report: A text that says which epsilon may be reported.
     """
 
@@ -134,9 +134,9 @@ class Budget(Protocol):
 
 
 def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return the class of the budget for a target, or None if it needs none.
+    """Return the class of the budget that enforces a target.
 
-    A target with epsilon and delta alone needs no budget.
+    The result is None for a target that has only epsilon and delta, because such a target needs no budget.
 
     Raises:
         InvalidParameterError: The target is empty, has None as a value, has a key that no feature provides, or has
@@ -199,7 +199,7 @@ class Account:
 
         Raises:
             InvalidParameterError: The entry is not one that privproj writes.
-            UnsupportedError: The bound of the phase does not support it.
+            UnsupportedError: The bound of the phase does not support the phase.
         """
         phase, target = entry["phase"], entry.get("target")
         with within(where):
@@ -524,7 +524,7 @@ def parse_ledger(content: bytes, path: str) -> "_Reader":
 
     Raises:
         InvalidParameterError: The ledger is damaged, or has no phase.
-        UnsupportedError: The bound of a phase does not support it.
+        UnsupportedError: The bound of a phase does not support the phase.
     """
     reader = _Reader(path, content)
     if not reader.account.phases:
@@ -550,7 +550,7 @@ class _Reader:
 
     Raises:
         InvalidParameterError: A line differs from every line that privproj could write at this position.
-        UnsupportedError: The bound of a phase does not support it.
+        UnsupportedError: The bound of a phase does not support the phase.
     """
 
     def __init__(self, path: str, content: bytes) -> None:
@@ -570,7 +570,7 @@ class _Reader:
             self.take(rest, is_whole=False)
 
     def line(self, entry: Mapping[str, Any]) -> bytes:
-        """Return the bytes of the next line: the entry and a hash.
+        """Return the bytes of the next line: the ``entry`` and a hash.
 
         The hash covers all earlier bytes and the entry. It has no key, so it detects damage, but not deliberate
         tampering.
@@ -582,14 +582,14 @@ class _Reader:
     def take(self, line: bytes, is_whole: bool = True) -> None:
         """Parse the next line, and update the account.
 
-        The argument has no newline. A line opens a phase, records a release, or is incomplete after a crash. An
-        incomplete line is the beginning of an expected line. If it records a release, the rest may be zeros, and it
-        counts as a release. An incomplete opening line does not open a phase. It is only allowed at the end of the
-        file, where ``is_whole`` is False.
+        The argument has no newline. A line opens a phase or records a release. After a crash a line may be incomplete,
+        so that it is only the beginning of an expected line. An incomplete line that records a release counts as a
+        release, and may be padded with zeros. An incomplete line that opens a phase does not open it. Such a line is
+        only allowed at the end of the file, where ``is_whole`` is False.
 
         Raises:
             InvalidParameterError: The line differs from every line that privproj could write at this position.
-            UnsupportedError: The bound of a phase does not support it.
+            UnsupportedError: The bound of a phase does not support the phase.
         """
         self.number += 1
         release = self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
@@ -645,7 +645,7 @@ Keep = Callable[[int], object]  # a function that stores the number of releases 
 class Ledger(_Reader):
     """A ledger that this process writes, with an exclusive lock.
 
-    If the phase equals the last phase of the file, that phase continues. Any other phase is appended.
+    If ``phase`` equals the last phase of the file, the last phase continues. Any other phase is appended.
 
     Args:
         path: The file.
@@ -685,7 +685,7 @@ class Ledger(_Reader):
             raise
 
     def _begin(self, phase: Phase, target: dict[str, Any], marks: tuple[str, ...], keep: Keep, again: bool) -> None:
-        """Continue the last phase of the file if it equals this one, else append this one."""
+        """Continue the last phase of the file if it equals ``phase``, else append ``phase``."""
         account = self.account
         account.check_target(target or None, self.path)
         opening = account.opening(phase, target, marks, again)
@@ -713,7 +713,7 @@ class Ledger(_Reader):
     def _read_file(self) -> None:
         """Read the file, and determine the bytes that must precede the next line.
 
-        They are the header if the file is empty, and a newline if the last line has none.
+        These bytes are the header if the file is empty, and a newline if the last line of the file has none.
         """
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
         super().__init__(self.path, written)

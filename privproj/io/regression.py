@@ -162,7 +162,7 @@ class Entry:
 def change_text(before: float, now: float) -> str:
     """Return the relative change of a number in percent, as text.
 
-    If the number was 0, the text is the absolute change.
+    If ``before`` is 0, the text is the absolute change.
     """
     return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
 
