@@ -40,7 +40,7 @@ class _IsotropicNoise(Projected):
     """
 
     def refresh(self, streams: Streams) -> None:
-        """Draw ``A^T`` itself instead of its orthonormal basis ``Q``."""
+        """Draw ``A^T`` itself instead of ``Q``, an orthonormal basis of its columns."""
         super().refresh(streams)
         draw = normal(tuple(self.q.shape), self.q, streams.projection)
         self.q = draw / self.rank**0.5
@@ -222,7 +222,8 @@ class AuditExperiment(_Audited):
 
         Args:
             noisy_sum: The release code.
-            sign: 1 with the canary, 0 without it, -1 with the canary's opposite.
+            sign: 1 for a run with the canary, 0 for a run without it, and -1 for a run with a record whose gradient is
+                the negative of the canary's gradient.
 
         Returns:
             The log-likelihood ratio in nats.
@@ -249,7 +250,7 @@ class AuditExperiment(_Audited):
         projection.
 
         Args:
-            view: The view of the audited layer.
+            view: The audited layer, as the release code represents it.
 
         Returns:
             The input (1 x inputs) and the gradient of the output (1 x outputs), both of norm 1.
@@ -280,7 +281,8 @@ def assess_experiment(
         claim: The claimed epsilon at ``delta``, at least 0. None: the claim is privproj's epsilon and profile.
 
     Returns:
-        The verdict of the score with the strongest result.
+        The verdict. If each run has several scores, a verdict that refutes the claim is preferred, and then the verdict
+        with the largest lower bound on epsilon.
 
     Raises:
         InvalidParameterError: A number is outside its range, or there are fewer than four scores with or without the

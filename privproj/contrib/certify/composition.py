@@ -1,8 +1,8 @@
 """Enclose the delta of a run in ball arithmetic (C29: a whole run in balls).
 
-This module follows the proof of claim C29 in ``PROOF.md`` step by step. It depends only on the profiles of single
-releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound enclosure. The grid only
-determines how narrow the enclosure is.
+This module follows the proof of claim C29 in ``PROOF.md`` of this folder step by step. It depends only on the profiles
+of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound enclosure. The
+grid only determines how narrow the enclosure is.
 
 Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` its
 excess. The grid of privacy losses has the step ``h``, and its points are ``t_j = e^(j h)``. The integer ``j`` is the
@@ -72,8 +72,9 @@ class BallPhase(Releases):
 
 @dataclass(frozen=True)
 class BallGroup(Releases):
-    """Poisson-sampled Gaussian steps for a user with ``size`` records (C37).
+    """Poisson-sampled Gaussian steps for a user with ``size`` records.
 
+    The formulas are proved in claim C37 (users with several records) of docs/proofs.md.
     Each record of the user is sampled independently. In the worst case, ``j`` sampled records shift the sum by ``j mu``
     standard deviations of the noise, where ``mu = 1/noise_multiplier``.
     """
@@ -226,7 +227,7 @@ def _reflect(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
 
 
 def pair_above(knots: Sequence[Knot]) -> BallPair:
-    """Return a pair that dominates every release with these bounds (C29, 1).
+    """Return a pair that dominates every release with these bounds (C29, step 1).
 
     The profile ``H`` of the release is at most ``high`` at each knot. The lower convex hull of ``(0, 1)`` and these
     points is above ``H``, because ``H`` is convex. Except for rounding, the hull is the profile of a pair. The largest
@@ -246,10 +247,10 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
 
 
 def pair_below(knots: Sequence[Knot]) -> BallPair | None:
-    """Return a pair that is below every release with these bounds (C29, 2).
+    """Return a pair that is below every release with these bounds (C29, step 2).
 
-    The profile of the pair is at most the profile of the release plus the ``rest`` of the pair. The result is None if
-    the lower bound of the excess is not positive on both sides of the kink at ``t = 1``.
+    The profile of the pair is at most the profile of the release plus the ``rest`` of the pair. The result is None
+    unless the excess has positive lower bounds on both sides of ``t = 1``.
     """
     zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
     centred = knots[zero % 2 :]
@@ -351,9 +352,9 @@ def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Seq
 
 
 def _or_else(value: arb, certain: int) -> arb:
-    """Return the value, or ``certain`` if the ball of the value is not finite.
+    """Return the ball ``value``, or ``certain`` if the ball is not finite.
 
-    ``certain`` is a trivial bound that always holds.
+    ``certain`` is a trivial bound, 0 or 1.
     """
     return value if value.is_finite() else arb(certain)
 
@@ -432,7 +433,7 @@ class ComposedDistribution:
 
     @property
     def rest(self) -> arb:
-        """The largest error of delta that the ``rest`` of all releases can cause (C29, 3)."""
+        """The largest error of delta that the ``rest`` of all releases can cause (C29, step 3)."""
         # sum_i T_i m_i prod_i M_i^(T_i), M_i = max(1, mass_i) + m_i
         total_rest, mass_bound = arb(0), arb(1)
         for pair, steps in self.pairs:
@@ -443,7 +444,7 @@ class ComposedDistribution:
     def _chernoff(self, edge: int, x: arb) -> arb:
         """Return Chernoff's bound of the mass beyond the cell ``edge``.
 
-        It is the mass to the right for an order ``x > 0``, and to the left for ``x < 0``.
+        "Beyond" means to the right of the cell for an order ``x > 0``, and to the left for ``x < 0``.
         """
         # prod_i (sum_j p_j e^(x j h))^T_i e^(-x h edge)
         h = arb(self.step)

@@ -1,4 +1,4 @@
-"""Enclose the Gaussian profile and its derivative in balls (C3).
+"""Enclose the Gaussian profile and its derivative in balls (C3: the Gaussian profile).
 
 ``h_eps(x)`` is the Gaussian delta at the squared sensitivity over noise ``x``, and ``mu = sqrt(x)``.
 :mod:`privproj.numerics.special` and :mod:`privproj.distributions.squared_sensitivity` have the same functions in

@@ -90,7 +90,7 @@ class _EventPhase(Phase):
 
 @lru_cache(maxsize=64)
 def _bound_of(kind: str) -> Bound:
-    """Return the bound of a class of events, which dp-accounting evaluates."""
+    """Return the bound that represents dp-accounting's accounting of a class of events."""
     from importlib.metadata import version
 
     return Bound(

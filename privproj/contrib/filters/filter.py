@@ -1,6 +1,6 @@
 """Enforce a privacy budget for plans that depend on outputs (C35: filters).
 
-Composition covers adaptive queries, but not adaptive parameters. A filter covers both. Its budget is fixed before the
+Composition covers adaptive queries, but not adaptive parameters. A filter covers both. The budget is fixed before the
 first release. The filter counts the cost of every release, and rejects a release that would exceed the budget. Costs
 are rounded up and added as exact fractions. So the sum does not depend on the order of the releases or on the grouping
 of steps, and rounding cannot cause an overspend. Report the epsilon of the whole budget, even if a part was not spent.
@@ -48,9 +48,9 @@ HOPELESS = 1e4  # nats; score of an order that leaves no budget, above the score
 
 @lru_cache(maxsize=256)
 def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
-    """Return the phase with the bound that is used, and the cost of one release.
+    """Return the cost of one release, preceded by the phase with the bound of the cost.
 
-    The cost is rounded up to an exact fraction. With an order ``alpha`` it is the Renyi divergence ``D(alpha)``.
+    The cost is rounded up and exact as a fraction. With an order ``alpha`` it is the Renyi divergence ``D(alpha)``.
     Without an order it is ``mu^2`` for Gaussian noise on the whole dataset, where ``mu`` is the sensitivity over the
     noise.
 
@@ -103,8 +103,8 @@ def _guess_budget(target: FullTarget, order: float | None) -> float:
 def best_order(phase: Phase, target: FullTarget) -> float:
     """Return the order at which the most releases of a phase fit into a budget.
 
-    For each order, the budget is the largest one that meets the target. Every order is sound. The result has four
-    digits and does not depend on the number of steps of the phase.
+    The budget at an order is the largest Renyi divergence that meets the target. Every order is sound. The result has
+    four digits and does not depend on the number of steps of the phase.
 
     Raises:
         UnsupportedError: No order leaves a budget, or there is no Renyi curve.
@@ -113,7 +113,7 @@ def best_order(phase: Phase, target: FullTarget) -> float:
     tried: dict[float, float] = {}
 
     def score(alpha: float) -> float:
-        """Return a score that is smallest where ``B(alpha)/D(alpha)`` is largest."""
+        """Return a score that decreases with the budget over the cost at this order."""
         if not LEAST_ORDER <= alpha <= LARGEST_ORDER:
             return 2.0 * HOPELESS
         order = float(f"{alpha:.4g}")
@@ -445,7 +445,7 @@ class Filter:
         return tuple(replace(one.with_run(steps=steps), name=str(i)) for i, (one, steps) in counted)
 
     def _cost(self, phase: Phase) -> tuple[Phase, Fraction]:
-        """Return the phase of one release with the bound that is used, and its cost."""
+        """Return the phase of one release with the bound of the cost, and the cost."""
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
             actual = f"{one.run.relation} for groups of {one.run.group_size}"
@@ -506,9 +506,9 @@ class _BudgetQuery(Composition):
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements of the phases, and of a budget that is fixed in advance.
+        """The requirements of the phases, and the requirement that the budget is fixed.
 
-        The latter replaces the requirement of a schedule that is fixed in advance.
+        The requirement on the budget replaces the requirement that the schedule is fixed in advance.
         """
         return (
             *(requirement for requirement in super().run_requirements if requirement not in FIXED_SCHEDULES),

@@ -93,7 +93,7 @@ class _TrialDistribution:
 
     Attributes:
         distribution: A key of :data:`SHAPES`.
-        expected: ``E K``; rounded up for the negative binomial distributions, which ``gamma`` defines.
+        expected: ``E K``. For a negative binomial distribution it is computed from ``gamma`` and rounded up.
         shape: ``eta`` of a truncated negative binomial distribution; None for a Poisson distribution.
         gamma: The other parameter of a negative binomial distribution, above 0 and at most 1; at 1 there is one run.
     """
@@ -133,8 +133,8 @@ class _TrialDistribution:
     def draw(self, uniform: Fraction) -> int:
         """Return the number of runs for a uniform random number in [0, 1).
 
-        It is the smallest number whose cumulative probability exceeds ``uniform``. The first number beyond the mean
-        whose probability is below :data:`LEAST_DRAWN` is the largest result.
+        The result is the smallest number whose cumulative probability exceeds ``uniform``. It is at most the first
+        number beyond the mean whose probability is below :data:`LEAST_DRAWN`.
         """
         with localcontext() as context:
             context.prec = DRAWN_DIGITS
@@ -188,9 +188,9 @@ def _mean_of(eta: float, gamma: float) -> float:
 
 
 def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
-    """Return the privacy curve of the best of a random number of runs (C34).
+    """Return the privacy curve of the best of a random number of runs.
 
-    It is an upper bound if the curve ``base`` of one run is an upper bound.
+    The result is an upper bound if ``base``, the curve of one run, is an upper bound.
 
     Raises:
         UnsupportedError: ``base`` is a rule ``eps(delta)`` and not a privacy profile.
@@ -213,10 +213,10 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
 
 
 def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
-    """Return the Renyi curve for a Poisson number of runs (C34).
+    """Return the Renyi curve for a Poisson number of runs.
 
-    It follows from Papernot, Steinke 2022, Theorem 6. ``base`` is the curve of one run, and ``mean`` is the mean number
-    of runs.
+    It follows from Theorem 6 of Papernot, Steinke 2022. ``base`` is the curve of one run, and ``mean`` is the mean
+    number of runs.
     """
 
     def divergence(alpha: float) -> float:
@@ -260,16 +260,17 @@ Cells = tuple[tuple[float, float], ...]
 class _Selection:
     """The privacy curve of the best of several runs.
 
-    For each of several ``tau``, a weighted sum of values of ``delta_0``, the profile of one run, is an upper bound of
-    delta. The curve is the minimum of these bounds. For a negative binomial number of runs there is one ``tau`` with
-    one cell, and ``delta(eps) = m delta_0(eps - (1 + eta) tau)``, where ``m`` is the mean number of runs.
+    Let ``delta_0`` be the profile of one run, and ``m`` the mean number of runs. For each of several ``tau``, a
+    weighted sum of values of ``delta_0``, times ``m``, is an upper bound of delta. A value with its weight is a cell.
+    The curve is the minimum of these bounds. For a negative binomial number of runs there is one ``tau`` with one cell,
+    and ``delta(eps) = m delta_0(eps - (1 + eta) tau)``.
 
     Attributes:
         base: The curve of one run.
         growth: ``ln m``, rounded up.
-        tilts: For each ``tau``, its cells: pairs of a weight and of the nats below ``eps`` at which ``delta_0`` is
-            evaluated. The first cell is the nearest to ``eps``.
-        digits: Significant digits of a returned epsilon (C24).
+        tilts: The cells of each ``tau``. A cell is a pair ``(weight, less)``: ``delta_0`` is evaluated at
+            ``eps - less``. The first cell of a ``tau`` has the smallest ``less``.
+        digits: Significant digits of a returned epsilon (C24: epsilon and delta as exact inverses).
     """
 
     base: Curve
@@ -286,13 +287,13 @@ class _Selection:
 
     @property
     def floor(self) -> float:
-        """The rounding error of delta; 0 if the curve of one run has none."""
+        """The rounding error of delta; 0 if the curve of one run states no rounding error."""
         return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
 
     def _log_base(self, eps: float, less: float) -> float:
         """Return ``ln delta_0(eps - less)``, where ``delta_0`` is the profile of one run.
 
-        The argument is rounded down. The result is 0 if the argument is negative.
+        ``eps - less`` is rounded down. If it is negative, the result is 0.
         """
         inner = eps - less - 1e-14 * (eps + abs(less))
         return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
@@ -342,12 +343,13 @@ def _poisson_curve(base: Curve, mean: float) -> _Selection:
 
 
 def _weigh_cells(tau: float, mean: float, lost: float) -> Cells:
-    """Return the weights and shifts of the cells of an exponential variable.
+    """Return the cells of :class:`_Selection` for one ``tau`` and a Poisson number of runs.
 
-    The cells have ends ``x_k``, up to ``mean``. Each end gives a pair ``(w_k, lost + c x_k - tau)`` with
-    ``c = e^tau - 1``. In each cell a convex function of ``t = e^(-c x)`` is below its chord, so the mass of the cell is
-    moved to both of its ends (C34). The mass beyond ``mean`` gives one more pair. ``lost`` is ``m delta_0(tau)``,
-    rounded up by more than the rounding of the difference.
+    The bound in the module docstring has a mean over an exponential variable ``X < m``, where ``m`` is ``mean``. Its
+    range is divided at points ``x_k``. Between two points, a convex function of ``e^(-c x)`` with ``c = e^tau - 1`` is
+    below its chord. So the mass between them is moved to both points. Each point gives a pair
+    ``(w_k, lost + c x_k - tau)``, and the last term of the bound gives one more pair. ``lost`` is ``m delta_0(tau)``,
+    rounded up.
     """
     c = math.expm1(tau)
     if c == 0.0:
@@ -379,7 +381,7 @@ class _SelectionQuery(Composition):
 
     runs: _TrialDistribution = field(kw_only=True)
 
-    has_batch_notes: ClassVar[bool] = False  # these notes are about one run
+    has_batch_notes: ClassVar[bool] = False  # notes on batches would be about one run
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -491,8 +493,8 @@ def select(
 def _with_comparison(composition: _SelectionQuery, result: Result, target: Target) -> Result:
     """Return the result with further epsilons for comparison.
 
-    They are the epsilon of one run, and the epsilon of releasing the expected number of runs. If the latter is not
-    larger than the epsilon of the selection, a warning is added.
+    The result gets the epsilon of one run, and the epsilon of releasing as many runs as expected. A warning is added if
+    the second one is not larger than the epsilon of the selection.
     """
     one, count = composition_of_phase(composition.only), math.ceil(composition.runs.expected * (1.0 - 1e-9))
     all_released = one.with_run(steps=min(one.only.run.steps * count, 10**15))

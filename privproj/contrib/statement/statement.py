@@ -128,8 +128,8 @@ class Statement:
         style: The style of the text.
         line: The parameters as one line of JSON.
         author_entries: The author's entries among the parameters.
-        factor: A factor that multiplies all computed numbers. It is 1, except for determining the effect of rounding on
-            the text.
+        factor: A factor that multiplies all computed numbers. It is 1, except in a check, which uses factors near 1 to
+            find the numbers that another machine may write.
     """
 
     result: Result
@@ -372,7 +372,7 @@ def _percent_rounded_up(share: float) -> str:
 
 
 def claim_of(statement: Statement) -> str:
-    """Return the claim of a statement: its epsilon, rounded up, at its delta."""
+    """Return the claim of a statement as text: epsilon, rounded up, and delta."""
     result = statement.result
     claim = f"epsilon is at most {round_outward(statement.epsilon)}" if result.usable else "no finite epsilon"
     return f"{claim} at delta {result.delta!r}"
@@ -413,7 +413,7 @@ class StatementVerdict(Verdict):
     Attributes:
         statement: The recomputed statement.
         first: The number of the first line of the statement in the file, from 1.
-        last: The number of its last line.
+        last: The number of the last line of the statement.
         lines: The number of lines of the file.
         claimed: The distinct claims of an epsilon and a delta in the text of the statement.
         differences: The lines that differ from the recomputed statement. Each has its ``number``, the text in the file
@@ -488,8 +488,8 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
     """Return the indices of the first and the last line of a statement.
 
-    These lines are the only mark before the parameters and the only mark after them. ``place`` is the index of the line
-    with the parameters.
+    The first line of a statement is a fixed text (:data:`BEGIN`), and so is the last line (:data:`END`). The file must
+    have each of them once, before and after the parameters. ``place`` is the index of the line with the parameters.
     """
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
     ends = [i for i, line in enumerate(lines) if line == END]
@@ -534,7 +534,7 @@ NOT_COMPARED = ("name", "public_size", "planned")
 class AgreementVerdict(Verdict):
     """The verdict on a statement and a ledger together.
 
-    It has the verdict on each, and the differences between the two runs as text.
+    It has the verdict on each document, and the differences between the runs of both documents as text.
     """
 
     statement: StatementVerdict
