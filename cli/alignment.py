@@ -1,6 +1,7 @@
 """Implement ``privproj alignment`` and ``privproj lora-noise``.
 
-They compute the misalignment for the wishart mechanism, and moments of LoRA's noise term.
+The first command computes the misalignment for the wishart mechanism. The second command computes moments of the noise
+term of LoRA.
 """
 
 from collections.abc import Callable

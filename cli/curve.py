@@ -122,9 +122,10 @@ def show_curves(
 def table_of_curves(
     mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], shape: str, x: list[float], plot: str | None
 ) -> Table:
-    """Return a table with the curve of each bound, and plot it if ``plot`` names a file.
+    """Return a table with the curve of each bound.
 
-    ``shape`` is "delta" or "trade-off", and ``x`` are the epsilons or the false positive rates.
+    If ``plot`` names a file, the curves are also plotted.     ``shape`` is "delta" or "trade-off", and ``x`` are the
+    epsilons or the false positive rates.
     """
 
     def drawn(query: Composition) -> tuple[list[float], Result]:

@@ -1,4 +1,7 @@
-"""Implement ``privproj explain`` (its texts: ``cli/words.toml``) and ``privproj bounds``."""
+"""Implement ``privproj explain`` and ``privproj bounds``.
+
+``cli/words.toml`` has the texts of ``privproj explain``.
+"""
 
 import re
 import tomllib
@@ -71,7 +74,7 @@ def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
 
 
 def _requirements() -> list[dict[str, Any]]:
-    """Return an entry for each requirement of the package and of its optional features."""
+    """Return an entry for each requirement of the core and of optional features."""
     others = [scheme.requirements for scheme in SCHEMES.values()]
     others += [member for name in mechanism_names() for member in mechanism_named(name).requirements]
     others += [text for bound in registry() for text in bound.requirements(bound.mechanism)]
@@ -200,7 +203,7 @@ def claims() -> dict[str, str]:
 
 
 def claim_entry(name: str, claim: str) -> dict[str, Any]:
-    """Return a claim as an entry: its statement, its bounds, and where its proof is."""
+    """Return a claim as an entry: the statement, the bounds, and the place of the proof."""
     bounds = [".".join(line) for line in bound_names() if find_bound(mechanism_named(line[0]), line[1]).proof == name]
     page = f"The proof is in docs/proofs.md#{name.lower()}."
     return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}
@@ -217,7 +220,7 @@ def spellings(chosen: Iterable[dict[str, Any]]) -> set[str]:
 
 
 def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
-    """Return a bound as an entry: its summary, its status and a reference to its page."""
+    """Return a bound as an entry: the summary, the status and a reference to a page."""
     bound = find_bound(mechanism_named(mechanism), name)
     full = f"{mechanism}.{name}"
     means = f"A bound of {mechanism}: {bound.summary}. Its status is {bound.status}."
@@ -249,7 +252,7 @@ def overview(groups: list[dict[str, Any]]) -> str:
 
 
 def _completions() -> list[str]:
-    """Return the names of mechanisms, of bounds, and names of the form MECHANISM.BOUND."""
+    """Return all names of mechanisms, of bounds, and of the form MECHANISM.BOUND."""
     return [*dict(bound_names()), *(name for _, name in bound_names()), *map(".".join, bound_names())]
 
 

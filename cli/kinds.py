@@ -60,7 +60,7 @@ def _table_in(content: bytes) -> Mapping[str, Any]:
 def remedy_for(content: bytes) -> str:
     """Return the remedy for a file of an unexpected kind, as text.
 
-    The text states the kind of the file and which commands read it. It is empty for a file of no known kind.
+    The text states the kind of the file and which commands read it. For a file of no known kind the text is empty.
     """
     noun, commands = kind_of(content)
     return f"it is {noun}; {commands}" if noun else ""

@@ -165,8 +165,7 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool, verbo
 def exceeded(summary: dict[str, Any], epsilon: float) -> list[str]:
     """Return a warning if the phases exceed the budget.
 
-    There is one warning for completed phases. Planned phases have another one, which is only returned if the completed
-    phases do not exceed the budget.
+    If the completed phases exceed the budget, the warning is about them. Otherwise it is about the planned phases.
     """
     if summary["epsilon_spent"] > epsilon:
         return ["The completed phases exceed the budget. Release nothing more from these records, or raise the budget."]
@@ -176,7 +175,7 @@ def exceeded(summary: dict[str, Any], epsilon: float) -> list[str]:
 
 
 def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[dict[str, Any], Result]:
-    """Return the record of a plan that is fixed in advance, and the epsilon of the plan."""
+    """Return the record and the epsilon of a plan that is fixed in advance."""
     rows, of_plan = remaining(schedule, epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
@@ -185,7 +184,7 @@ def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[di
 
 
 def record(schedule: Composition, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
-    """Return the spent epsilon, the steps that each phase may take, and the requirements."""
+    """Return the spent epsilon, the steps that fit in each phase, and requirements."""
     fields = of_plan.as_dict()
     phases = [
         {

@@ -1,7 +1,7 @@
-"""Implement ``privproj papers``: the theorems, figures and algorithms of the source papers.
+"""Implement ``privproj papers``, which lists results of the source papers.
 
 ``papers.toml`` lists the papers and their items. An item is a theorem, a figure or an algorithm. If an item names a
-bound of privproj, its verdict, reason and proof come from the record of this bound.
+bound of privproj, the verdict, the reason and the proof come from the record of this bound.
 """
 
 import re
@@ -143,7 +143,7 @@ def quantity_of(item: dict[str, Any]) -> str:
 
 
 def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item as a row of CSV, with its published and its improved value."""
+    """Return an item as a row of CSV, with the published and the improved value."""
     names = ("name", "verdict", "value", "improved_value", "improved", "command", "improved_command")
     return {"paper": paper["number"], **{name: item.get(name) for name in names}}
 

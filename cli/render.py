@@ -1,4 +1,7 @@
-"""Render results as text and JSON. Text rounds to four significant digits on the safe side."""
+"""Render results as text and JSON.
+
+Numbers in text are rounded to four significant digits, on the safe side.
+"""
 
 import math
 import re
@@ -154,7 +157,7 @@ def noise_text(result: Result) -> str:
 
 
 def result_lines(result: Result) -> list[str]:
-    """Return the first lines of a result: value, assumptions, bound, run and neighbors."""
+    """Return the first lines of a result: value, assumptions, bound, run, neighbors."""
     parts = {"assumes": result.data_assumptions, "bound": bound_text(result), "run": run_line(result)}
     return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result)})]
 
@@ -173,7 +176,7 @@ def run_line(result: Result) -> str:
 def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
     """Return the number of steps and the sampling of a run.
 
-    ``warnings`` are those of the result; one of them shows that Poisson sampling was assumed.
+    ``warnings`` are the warnings of the result. One of them may state that Poisson sampling was assumed.
     """
     run = {**Run().parameters(), **run}
     rate, sampling = run["sampling_rate"], run["sampling"]
@@ -240,7 +243,7 @@ def two_digits(value: float) -> str:
 def gap_text(ratio: float) -> str:
     """Return a ratio as text: as a factor if it is at least 2, else as a percentage.
 
-    The percentage is the excess of the ratio over 1, in two digits. Both are rounded up.
+    The percentage is the excess of the ratio over 1. Factor and percentage are rounded up to two digits.
     """
     if ratio >= 2.0:
         return f"a factor of {math.ceil(10.0 * ratio) / 10.0:g}"
@@ -371,7 +374,7 @@ def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def headline(result: Result) -> str:
-    """Return the first line of a result: its name, value, kind and target."""
+    """Return the first line of a result: name, value, kind and target."""
     quantity, value, target = result.quantity, result.value, result.target_text
     name, at = SYMBOLS.get(quantity, quantity), f"at {target}"
     if value is None:

@@ -1,4 +1,7 @@
-"""Implement ``privproj verify``: check a document by its contents and by the files that it names."""
+"""Implement ``privproj verify``, which checks documents of privproj.
+
+A document is checked by its contents, and by other files that the command gets.
+"""
 
 import json as json_decoder
 from collections.abc import Callable, Iterable
@@ -161,7 +164,7 @@ def render_verdict(
     details: dict[str, Any] | None = None,
     more: Iterable[str] = (),
 ) -> Rendered:
-    """Return a verdict as plain values, and a function that returns the verdict as text.
+    """Return a verdict as plain values, and a function that returns its text.
 
     Args:
         verdict: The verdict.
@@ -233,7 +236,7 @@ def ledger_claim(summary: dict[str, Any], missing: int) -> str:
 
 
 def unit_text(result: Result, more: str = "") -> str:
-    """Return the neighboring relation of a result, and how neighboring datasets differ.
+    """Return the neighboring relation, and how neighboring datasets differ.
 
     ``more`` is appended to the difference.
     """

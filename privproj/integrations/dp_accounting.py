@@ -83,8 +83,8 @@ class ReleaseDpEvent(dp_event.DpEvent):
 class BallsInBinsDpEvent(dp_event.DpEvent):
     """One epoch of balls-in-bins: each record is in random batches, all released.
 
-    :class:`ProjectionPLDAccountant` supports it if the inner event is a :class:`ReleaseDpEvent`. All other accountants
-    reject it.
+    :class:`ProjectionPLDAccountant` supports this event if the inner event is a :class:`ReleaseDpEvent`. All other
+    accountants reject this event.
 
     Args:
         event: The release of a batch.
@@ -202,9 +202,9 @@ def symmetric_distribution(pair: DominatingPair) -> PrivacyLossDistribution:
 
 
 def check_cell_count(cells: float, step: float) -> None:
-    """Raise :class:`PrecisionError` for a grid of more than :data:`MOST_GRID_CELLS` cells.
+    """Raise :class:`PrecisionError` if a grid has too many cells.
 
-    ``step`` is the width of a cell, in nats.
+    A grid may have :data:`MOST_GRID_CELLS` cells. ``step`` is the width of a cell, in nats.
     """
     if not cells <= MOST_GRID_CELLS:
         grid = f"discretization={step:.3g} with {cells:.2g} cells"
@@ -261,8 +261,9 @@ class ProjectionPLDAccountant(PLDAccountant):
     """dp-accounting's PLD accountant with support for :class:`ReleaseDpEvent`.
 
     A :class:`ReleaseDpEvent` may be alone, Poisson sampled, or in an epoch of balls-in-bins. A release is composed as a
-    dominating pair of its bound, which is sound. The rounding of dp-accounting's composition has no proved bound. Tree
-    aggregation is also supported; it counts the Gaussian nodes that contain a record.
+    dominating pair, which comes from the bound of the release. The rounding error of dp-accounting's composition has no
+    proved bound. Tree aggregation is also supported, as repeated Gaussian releases: one for each node that contains a
+    record.
 
     Args:
         neighboring_relation: dp-accounting's neighboring relation; add-or-remove-one by default.
@@ -403,7 +404,7 @@ def event_of(
 def _group_event(phase: Phase) -> dp_event.DpEvent:
     """Return one Poisson step of Gaussian noise for a group of records.
 
-    It is a mixture over the number of these records in the batch (C37: users with several records).
+    The event is a mixture over the number of these records in the batch (C37: users with several records).
     """
     run, mechanism = phase.run, phase.mechanism
     if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.adaptive_count_shift:
@@ -416,7 +417,7 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
 
 
 def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
-    """Return one step of a phase as an event: its release, sampled or in an epoch.
+    """Return one step of a phase as an event: a release, sampled or in an epoch.
 
     Raises :class:`UnsupportedError` if no event describes the step.
     """
@@ -450,7 +451,7 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
 def _plain_event(mechanism: Gaussian | Laplace, run: Run, place: str) -> dp_event.DpEvent:
     """Return a Gaussian or Laplace release as dp-accounting's own event.
 
-    Its noise multiplier is relative to the clipping norm.
+    The noise multiplier of the event is relative to the clipping norm.
 
     Raises:
         UnsupportedError: The release is Laplace noise under replace, or an epoch.

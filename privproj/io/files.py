@@ -289,7 +289,7 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
 
 
 def text_matching(pattern: str, description: str) -> Kind:
-    """Return the :class:`Kind` of parameters whose value is a text that matches a pattern.
+    """Return the :class:`Kind` of texts that match a pattern.
 
     The regular expression ``pattern`` must match the whole text. ``description`` describes these texts in messages.
     """

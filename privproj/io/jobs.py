@@ -111,7 +111,7 @@ def complete_rows(
     progress: Callable[[int], object],
     name: str = "journal",
 ) -> Iterator[BinaryIO]:
-    """Compute the rows that are missing in a journal, and open the journal for reading.
+    """Compute the missing rows of a journal, and open the journal for reading.
 
     The context yields the open file, positioned after the first line.
 

@@ -97,7 +97,7 @@ SECRET = "no noise came from a given seed"  # claim that the seed of the noise i
 class Budget(Protocol):
     """A privacy budget of an optional feature that enforces the target of a ledger.
 
-    With a budget, later phases may depend on earlier outputs. Its target has a key besides epsilon and delta. The table
+    With a budget, later phases may depend on earlier outputs. The target has a key besides epsilon and delta. The table
     ``BUDGETS`` of the feature maps this key to the class of the budget. The class is called with the entries of the
     target and, if releases are counted, with the ``relation`` and the ``group_size`` of the phases.
 
@@ -268,7 +268,7 @@ class Account:
     def is_adaptive(self) -> bool:
         """Whether a :class:`Budget` enforces the target.
 
-        Then phases may depend on earlier outputs.
+        If so, phases may depend on earlier outputs.
         """
         return bool((self.target or {}).keys() - {"epsilon", "delta"})
 
@@ -685,7 +685,7 @@ class Ledger(_Reader):
             raise
 
     def _begin(self, phase: Phase, target: dict[str, Any], marks: tuple[str, ...], keep: Keep, again: bool) -> None:
-        """Continue the last phase of the file if it equals ``phase``, else append ``phase``."""
+        """Continue the last phase if it equals ``phase``, else append ``phase``."""
         account = self.account
         account.check_target(target or None, self.path)
         opening = account.opening(phase, target, marks, again)
@@ -755,7 +755,7 @@ class Ledger(_Reader):
         self.last_count = self.account.spent
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        """Write one line and flush it to the disk."""
+        """Write one line, and flush the file to the disk."""
         self.check_file()
         line = self.line(entry)
         left = self.missing + line
@@ -824,7 +824,7 @@ def _sync_folder(path: Path) -> None:
 
 @dataclass(frozen=True)
 class LedgerVerdict(Verdict):
-    """The result of checking a ledger, with its account."""
+    """The result of checking a ledger, with the account of the ledger."""
 
     account: Account
 

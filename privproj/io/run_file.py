@@ -1,7 +1,7 @@
 """Read run files into compositions, and write training runs as run files.
 
-A run file is a TOML or JSON file with an entry for each phase of a run. An entry has a mechanism, or
-a special key of an optional feature (:class:`PhaseKind`). It also has the sampling and the number of steps.
+A run file is a TOML or JSON file with an entry for each phase of a run. An entry has a mechanism, or a special key of
+an optional feature (:class:`PhaseKind`). It also has the sampling and the number of steps.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,9 +45,10 @@ class PhaseKind:
 
 
 def phase_kind(entry: Mapping[str, Any]) -> tuple[str, PhaseKind] | None:
-    """Return the special key of an entry, such as ``event``, and its :class:`PhaseKind`.
+    """Return the special key of an entry, and the :class:`PhaseKind` for this key.
 
-    The result is None if the entry has a mechanism, or if no optional feature defines a key of the entry.
+    An optional feature defines a special key, such as ``event``. The result is None if the entry has a mechanism, or no
+    special key.
     """
     if "mechanism" in entry:
         return None

@@ -1,8 +1,9 @@
 """Audit the real release code and the real loader with a canary record.
 
 The canary contributes a gradient of norm ``C = 1`` in one direction, and all other records contribute nothing. So the
-release is a known shift plus noise. The score of a run is its exact log-likelihood ratio under the claimed mechanism,
-given the projections. Typical bugs can be injected into the code. An audit of each of these bugs must refute the claim.
+release is a known shift plus noise. The score of a run is the exact log-likelihood ratio of its releases, with over
+without the canary, under the claimed mechanism and given the projections. Typical bugs can be injected into the code.
+An audit of each of these bugs must refute the claim.
 """
 
 from dataclasses import dataclass, replace
@@ -160,7 +161,8 @@ class AuditExperiment(_Audited):
     def claimed(self) -> M2 | Gaussian:
         """The mechanism that the accountant assumes.
 
-        With the bug "wrong-dimension", its dimension is multiplied by the number of outputs of the layer.
+        With the bug "wrong-dimension", the dimension of this mechanism is multiplied by the number of outputs of the
+        layer.
         """
         if self.fault == "wrong-dimension" and isinstance(self.mechanism, M2):
             return replace(self.mechanism, dim=(self.mechanism.dim or 1) * COLUMNS)
@@ -215,9 +217,9 @@ class AuditExperiment(_Audited):
         return scores[0], scores[1]
 
     def score_of_run(self, noisy_sum: NoisySum, sign: float) -> float:
-        """Return the log-likelihood ratio of one run, summed over its releases.
+        """Return the log-likelihood ratio of one run, summed over the releases.
 
-        For each release it is ``(<S, m> - |m|^2/2)/sigma^2``. Here ``S`` is the released sum, ``m`` the shift by the
+        The term of a release is ``(<S, m> - |m|^2/2)/sigma^2``. Here ``S`` is the released sum, ``m`` the shift by the
         canary, and ``sigma`` the standard deviation of the claimed noise.
 
         Args:
@@ -246,8 +248,8 @@ class AuditExperiment(_Audited):
     def canary(self, view: Any) -> tuple[Tensor, Tensor]:
         """Return the input and the output gradient of the canary.
 
-        Their directions are fixed. With the bug "reused-projection", the input has the first direction of the reused
-        projection.
+        The directions of both are fixed. With the bug "reused-projection", the input has the first direction of the
+        reused projection.
 
         Args:
             view: The audited layer, as the release code represents it.

@@ -1,9 +1,9 @@
 """Write and check certificates, which prove results in ball arithmetic.
 
-A certificate is saved as JSON. It contains a query in the form of a run file, and an epsilon. Two decimal numbers
-enclose the delta of the bound at this epsilon. Doubles are taken as exact numbers. The assumptions follow from the
-query. The check computes a new enclosure, which does not depend on the old one. Claims C21 (single releases) and C29
-(runs) state what is proved.
+A certificate is saved as JSON. The certificate contains a query in the form of a run file, and an epsilon. Two decimal
+numbers enclose the delta of the bound at this epsilon. Doubles are taken as exact numbers. The assumptions follow from
+the query. The check computes a new enclosure, which does not depend on the old one. Claims C21 (single releases) and
+C29 (runs) state what is proved.
 
 A proof has free parameters. For a run this is the grid on which phases are composed, and for one release it is, for
 example, a tangent point. Every choice proves a bound, and a good choice proves a tight one. Free parameters are
@@ -223,7 +223,7 @@ def check_provable(phases: Sequence[Phase]) -> None:
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
     """Return the profile of a phase in ball arithmetic.
 
-    It is the profile of one release, or of ``steps`` releases if they have a closed form. It holds for the neighboring
+    The profile is of one release, or of ``steps`` releases if they have a closed form. It holds for the neighboring
     relation of the phase.
     """
     entry = ball_entry(phase.bound)
@@ -249,7 +249,7 @@ def _in_epochs(phase: Phase) -> bool:
 
 
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
-    """Return a run in ball arithmetic, and a proved epsilon at the delta ``e^log_delta``.
+    """Return a run in balls, and a proved epsilon at the delta ``e^log_delta``.
 
     The search for epsilon starts at ``guess``. If the default grid takes too long, the run is composed on a coarser
     grid. The function raises the errors of :func:`_prove` and :func:`_certified_epsilon`.
@@ -502,7 +502,7 @@ def _check_answered(result: Result) -> None:
 
 
 def _prove_run(result: Result, composition: Composition) -> "tuple[Result, Composition, RunInBalls]":
-    """Return the proved result of a run, the query of the result, and the run in balls.
+    """Return the proved result of a run, the proved query, and the run in balls.
 
     For an epsilon or delta query, the proved number is computed in ball arithmetic. For a sigma query, the noise
     multiplier is raised until the target is proved to be met.
@@ -586,7 +586,7 @@ def _rounded_up(value: Decimal) -> float:
 
 
 def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
-    """Return a ball around delta at this epsilon, and its precision in bits.
+    """Return a ball around delta at this epsilon, and the precision in bits.
 
     ``witness`` has the values of the free parameters. The precisions of ``PRECISION_LADDER`` are tried from index
     ``first`` on, until the ball is narrow enough.

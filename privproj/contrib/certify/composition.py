@@ -74,9 +74,9 @@ class BallPhase(Releases):
 class BallGroup(Releases):
     """Poisson-sampled Gaussian steps for a user with ``size`` records.
 
-    The formulas are proved in claim C37 (users with several records) of docs/proofs.md.
-    Each record of the user is sampled independently. In the worst case, ``j`` sampled records shift the sum by ``j mu``
-    standard deviations of the noise, where ``mu = 1/noise_multiplier``.
+    The formulas are proved in claim C37 (users with several records) of docs/proofs.md. Each record of the user is
+    sampled independently. In the worst case, ``j`` sampled records shift the sum by ``j mu`` standard deviations of the
+    noise, where ``mu = 1/noise_multiplier``.
     """
 
     noise_multiplier: float
@@ -89,8 +89,9 @@ class BallGroup(Releases):
         """Return bounds of the excess of a step in the remove direction.
 
         The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)``. The bounds are
-        computed from one event ``A = {X > x}``, and every ``x`` is sound. The probabilities of ``A`` prove the lower
-        bound. If the likelihood ratio at ``x`` exceeds ``t``, the difference is added to the upper bound.
+        computed from one event ``A = {X > x}`` of the noisy sum ``X``, and every ``x`` is sound. The probabilities of
+        ``A`` prove the lower bound. If the likelihood ratio at ``x`` exceeds ``t``, the difference is added to the
+        upper bound.
         """
         t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
         weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]
@@ -273,9 +274,10 @@ Point = tuple[int, arb, arb]  # a cell, its t, and the exact value of a polygon 
 def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
     """Return the corners of a polygon below the profile ``H`` of a release, or None.
 
-    The corners are at every other knot, as long as the polygon exceeds ``max(0, 1 - t)``. Between the knots ``i`` and
-    ``i + 2``, the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below ``H`` on the other side of
-    ``i + 1``, because ``H`` is convex. There are two such lines. The segment between their far ends lies below both.
+    The corners are at every other knot, as long as the polygon exceeds ``max(0, 1 - t)``. A segment of the polygon lies
+    between the knots ``i`` and ``i + 2``. Because ``H`` is convex, the line through ``high`` at ``i`` and ``low`` at
+    ``i + 1`` is below ``H`` from ``i + 1`` to ``i + 2``. The line through ``high`` at ``i + 2`` and ``low`` at ``i +
+    1`` is below ``H`` from ``i`` to ``i + 1``. The segment connects the ends of both lines at ``i + 2`` and at ``i``.
     The result is None if the polygon does not reach both sides of ``t = 1``.
     """
     corners = knots[::2]
@@ -433,7 +435,7 @@ class ComposedDistribution:
 
     @property
     def rest(self) -> arb:
-        """The largest error of delta that the ``rest`` of all releases can cause (C29, step 3)."""
+        """The largest error of delta from the ``rest`` of all releases (C29, step 3)."""
         # sum_i T_i m_i prod_i M_i^(T_i), M_i = max(1, mass_i) + m_i
         total_rest, mass_bound = arb(0), arb(1)
         for pair, steps in self.pairs:

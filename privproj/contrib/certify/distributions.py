@@ -1,8 +1,8 @@
-"""Enclose expectations of the Gaussian profile in ball arithmetic (C21: certificates).
+"""Enclose expectations of the Gaussian profile in ball arithmetic.
 
-``h_eps(X)`` is the Gaussian delta at a random squared sensitivity over noise ``X``. Its expectation is computed by the
-trapezoidal rule. :mod:`privproj.distributions.squared_sensitivity` (floats) and ``tests/reference/distributions.py``
-(mpmath) compute the same expectations independently.
+``h_eps(X)`` is the Gaussian delta at a random squared sensitivity over noise ``X``. The expectation of ``h_eps(X)`` is
+computed by the trapezoidal rule (C21: certificates). :mod:`privproj.distributions.squared_sensitivity` (floats) and
+``tests/reference/distributions.py`` (mpmath) compute the same expectations independently.
 """
 
 import math
@@ -74,7 +74,7 @@ class BallDistribution(ABC):
         """Return a ball that contains ``P(U > u)``."""
 
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
-        """Return a cut for the mean of ``h_eps(X)``, and a ball for the part beyond the cut.
+        """Return a cut for the mean of ``h_eps(X)``, and a ball for the part beyond.
 
         This part is ``E[h_eps(X); U > cut]``. ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``.
         """

@@ -14,7 +14,7 @@ BEGINNING = re.compile(rb'\s*\{\s*"certificate"')  # every certificate begins so
 def verify_document(document: File) -> Rendered:
     """Return the rendered verdict on a certificate.
 
-    It has the claim and its assumptions.
+    The text has the claim and the assumptions of the claim.
     """
     claim = read_certificate(*document)
     verdict = verify(claim)

@@ -1,8 +1,9 @@
-"""Enclose the Gaussian profile and its derivative in balls (C3: the Gaussian profile).
+"""Enclose the Gaussian profile and its derivative in ball arithmetic.
 
-``h_eps(x)`` is the Gaussian delta at the squared sensitivity over noise ``x``, and ``mu = sqrt(x)``.
-:mod:`privproj.numerics.special` and :mod:`privproj.distributions.squared_sensitivity` have the same functions in
-floats, ``tests/reference/special.py`` and ``tests/reference/distributions.py`` in mpmath.
+Claim C3 (the Gaussian profile) of docs/proofs.md proves the formulas. ``h_eps(x)`` is the Gaussian delta at the squared
+sensitivity over noise ``x``, and ``mu = sqrt(x)``. :mod:`privproj.numerics.special` and
+:mod:`privproj.distributions.squared_sensitivity` have the same functions in floats, ``tests/reference/special.py`` and
+``tests/reference/distributions.py`` in mpmath.
 """
 
 from flint import arb

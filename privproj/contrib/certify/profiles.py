@@ -1,11 +1,11 @@
-"""Enclose the privacy profiles of single releases in ball arithmetic (C21: certificates).
+"""Enclose the privacy profiles of single releases in ball arithmetic.
 
-There is one class for each bound. ``z`` is the noise multiplier, ``mu = 1/z``, and ``h_eps(x)`` is the Gaussian delta
-at the squared sensitivity over noise ``x``.
+There is one class for each bound (C21: certificates). ``z`` is the noise multiplier, ``mu = 1/z``, and ``h_eps(x)`` is
+the Gaussian delta at the squared sensitivity over noise ``x``.
 
-A profile may have free parameters, its witness. Every admissible witness proves a bound. So the witness is chosen in
-floating point, and chosen again by the check of a certificate. The same formulas are implemented in floats for the
-bounds of :mod:`privproj.mechanisms.registry`, and in mpmath in ``tests/reference``.
+A profile may have free parameters. Values of the free parameters are a witness. Every admissible witness proves a
+bound. So the witness is chosen in floating point, and chosen again by the check of a certificate. The same formulas are
+implemented in floats for the bounds of :mod:`privproj.mechanisms.registry`, and in mpmath in ``tests/reference``.
 """
 
 import math
@@ -164,12 +164,12 @@ class BallRandomSensitivity(BallMean):
 
 
 class BallAnyRank(BallRandomSensitivity):
-    """The bound ``E[g_p(X)]`` for a difference of neighboring sums of any rank (C5: any rank).
+    """The bound for a difference of neighboring sums of any rank (C5: any rank).
 
-    ``X`` is the random squared sensitivity over noise, and ``h_eps(x)`` is the Gaussian delta at ``x``. The tangent of
-    ``h_eps`` at ``p`` crosses ``h_eps`` at a smaller point. ``g_p`` equals ``h_eps`` below the crossing, and equals the
-    tangent above the crossing. The witness is ``p``, which must be at least the inflection point of ``h_eps``. If
-    ``h_eps`` is convex on the whole range of ``X``, the witness is empty.
+    It is ``E[g_p(X)]``. ``X`` is the random squared sensitivity over noise, and ``h_eps(x)`` is the Gaussian delta at
+    ``x``. The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a smaller point. ``g_p`` equals ``h_eps`` below the
+    crossing, and equals the tangent above the crossing. The witness is ``p``, which must be at least the inflection
+    point of ``h_eps``. If ``h_eps`` is convex on the whole range of ``X``, the witness is empty.
     """
 
     def witness(self, eps: float) -> Witness:
@@ -229,8 +229,8 @@ class BallAnyRank(BallRandomSensitivity):
         """Return balls of a lower and of an upper bound of the any-rank value.
 
         The value is the minimum over all ``p`` of ``E[g_p(X)]`` (see the class). The upper bound is ``E[g_p(X)]`` at
-        this ``p``. If the tangent at ``p`` crosses ``h_eps`` at ``c``, the lower bound is
-        ``E[h_eps(X); X <= c] + P(X > c) h_eps(E[X | X > c])``. If there is no crossing, ``c`` is 0.
+        this ``p``. If the tangent at ``p`` crosses ``h_eps`` at ``c``, the lower bound is ``E[h_eps(X); X <= c] + P(X >
+        c) h_eps(E[X | X > c])``. If there is no crossing, ``c`` is 0.
 
         Raises:
             PrecisionError: ``p`` may be below the inflection point.
@@ -257,7 +257,7 @@ def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
     """Return a ball around the crossing of the Gaussian delta and its tangent.
 
     The tangent is at ``p``. The crossing is a squared sensitivity ``x``. The Gaussian delta minus the tangent is convex
-    in ``x`` up to the inflection point and at most 0 there, so it changes its sign only once (C21, tangents).
+    in ``x`` up to the inflection point and at most 0 there, so the difference changes its sign only once.
     """
     height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
 
@@ -295,12 +295,13 @@ class BallLaplaceProfile(BallProfile):
 
 
 class BallSecretSketch(BallProfile):
-    """The exact profile of a secret sketch for a rank-one difference (C14: the secret sketch).
+    """The exact profile of a secret sketch for a rank-one difference.
 
-    It is the larger one of ``F(w) - e^eps F(w/(1+nu))`` and ``(1-F)(w') - e^eps (1-F)(w' (1+nu))``, one for each
-    direction. ``F`` is the distribution function of ``chi2_r`` with ``r = rank``, ``nu`` is ``1/gamma_ratio``,
-    ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` and ``w' = (r ln(1+nu) + 2 eps)/nu``. ``gamma_ratio`` is the smallest variance
-    of the sketch over the largest change of the variance between neighboring datasets.
+    By claim C14 (the secret sketch) of docs/proofs.md, it is the larger one of ``F(w) - e^eps F(w/(1+nu))`` and
+    ``(1-F)(w') - e^eps (1-F)(w' (1+nu))``, one for each direction. ``F`` is the distribution function of ``chi2_r``
+    with ``r = rank``, ``nu`` is ``1/gamma_ratio``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` and ``w' = (r ln(1+nu) + 2
+    eps)/nu``. ``gamma_ratio`` is the smallest variance of the sketch over the largest change of the variance between
+    neighboring datasets.
     """
 
     def __init__(self, rank: int, gamma_ratio: float) -> None:

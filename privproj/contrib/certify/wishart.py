@@ -45,7 +45,7 @@ class BallWishartProfile(BallMean):
 
 
 class _RatioPair:
-    """Delta of the Wishart mechanism for one misalignment and one epsilon, as an integral.
+    """Delta of the Wishart mechanism at one misalignment and epsilon, as an integral.
 
     The module docstring has the formula and the symbols. All results are balls.
     """
@@ -121,11 +121,11 @@ class _RatioPair:
         return Line(value, left, right, partial(self.strip, 1 + bend))
 
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
-        """Return the half width of a strip around the real line, and ``M`` (C21: certificates).
+        """Return the half width of a strip around the real line, and a bound ``M``.
 
-        ``M`` bounds the integral of ``|F|`` on lines in the strip, where ``F`` is the integrand of :meth:`line`. The
-        half width is such that ``ln(M/2)`` is about ``nats``. The complex argument of ``U1`` or ``U2`` is at most
-        ``turns`` times the complex argument of ``G``.
+        ``M`` bounds the integral of ``|F|`` on lines in the strip, where ``F`` is the integrand of :meth:`line` (C21:
+        certificates). The half width is such that ``ln(M/2)`` is about ``nats``. The complex argument of ``U1`` or
+        ``U2`` is at most ``turns`` times the complex argument of ``G``.
         """
         power = arb(turns * (self.r + 1)) / 2
         angle = min(WIDEST_STRIP / turns, math.sqrt(2.0 * nats / float(turns**2 * self.k + power)))
@@ -165,8 +165,8 @@ class _RatioPair:
     def most_gain(self, sign: int, grown: arb) -> arb:
         """Return an upper bound of the factor :meth:`gain` of the integrand.
 
-        It is the smaller one of ``k E`` and Chernoff's bound of a gamma tail: ``Q(k, U2)`` for ``g_-``, and
-        ``P(k, U1)`` for ``g_+``.
+        It is the smaller one of ``k E`` and Chernoff's bound of a gamma tail: ``Q(k, U2)`` for ``g_-``, and ``P(k,
+        U1)`` for ``g_+``.
         """
         near = (self.a * grown.log1p() + sign * self.eps) / grown
         threshold = near.lower() if sign > 0 else (near + near * grown).upper()

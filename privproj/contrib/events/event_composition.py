@@ -1,8 +1,8 @@
 """Parse events of dp-accounting, and compose them with phases of privproj.
 
-An event as data is a table with its ``type``, which is the name of its class, and its parameters by name. An inner
-event is such a table too. This module checks all numbers, because dp-accounting misinterprets some numbers instead of
-rejecting them.
+As data, an event is a table. The key ``type`` is the name of the class of the event, and the other keys are parameters.
+An inner event is such a table too. This module checks all numbers, because dp-accounting misinterprets some numbers
+instead of rejecting them.
 
 dp-accounting has two accountants, one for privacy loss distributions (PLD) and one for Renyi divergences. Each supports
 some events under some neighboring relations. The theorems behind the accountants are published. The rounding errors of
@@ -310,8 +310,8 @@ def _loss_reach(leaf: dp_event.DpEvent) -> float:
 def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
     """Return the smallest allowed and the preferred grid step of an event, in nats.
 
-    The preferred step is proportional to the largest loss of one event. It is at least the default step for all
-    repetitions (:func:`default_grid_step`), because dp-accounting uses a wide window for many repetitions.
+    The preferred step is proportional to the largest loss of one event. For many repetitions it is larger, because the
+    window of dp-accounting is then wide (:func:`privproj.contrib.events.pld_curve.default_grid_step`).
     """
     reach, cells = _loss_reach(leaf), MOST_DEFAULT_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
@@ -543,10 +543,10 @@ def _check_scales(phases: Sequence[Phase]) -> None:
 
 
 def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
-    """Return the parts of a phase that the two accountants do not support.
+    """Return the names of two parts of a phase that an accountant does not support.
 
-    The first name is a part without a privacy loss distribution, and the second name is a part without a Renyi curve. A
-    name is empty if there is no such part.
+    The first part has no privacy loss distribution, and the second part has no Renyi curve. A name is empty if there is
+    no such part.
 
     Raises:
         UnsupportedError: An event has no privacy loss distribution and no Renyi curve.

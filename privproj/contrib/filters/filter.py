@@ -48,7 +48,7 @@ HOPELESS = 1e4  # nats; score of an order that leaves no budget, above the score
 
 @lru_cache(maxsize=256)
 def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
-    """Return the cost of one release, preceded by the phase with the bound of the cost.
+    """Return a phase with the bound of its cost, and the cost of one release.
 
     The cost is rounded up and exact as a fraction. With an order ``alpha`` it is the Renyi divergence ``D(alpha)``.
     Without an order it is ``mu^2`` for Gaussian noise on the whole dataset, where ``mu`` is the sensitivity over the
@@ -242,7 +242,7 @@ class Filter:
     def for_releases(
         cls, release: Mechanism | Phase, *, epsilon: float, delta: float, bound: str | None = None, **run: Any
     ) -> "Filter":
-        """Return a filter with the order at which the most such releases fit.
+        """Return a filter with the order at which the most releases of one kind fit.
 
         Call this method before the first release, because the order must not depend on an output.
 

@@ -1,8 +1,7 @@
 """Compute reference values of the privacy of random clipping in mpmath.
 
-Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves the formulas.
-``r`` is the number of probes, and ``mu`` is one over the noise multiplier. ``h_eps(x)`` is the Gaussian delta at the
-squared sensitivity ``x``.
+Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves the formulas. ``r`` is the number of probes, and
+``mu`` is one over the noise multiplier. ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x``.
 """
 
 import mpmath as mp
@@ -36,8 +35,8 @@ def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
     """Return delta if the probes are secret (C32).
 
-    It is ``E Phi(S - x) - e^eps Phi(-x)`` with ``S = mu sqrt(r / chi2_r)``. The number ``x`` is the solution of
-    ``E e^(S x - S^2/2) = e^eps``. ``r`` is the number of probes, and ``mu`` is one over the noise multiplier.
+    It is ``E Phi(S - x) - e^eps Phi(-x)`` with ``S = mu sqrt(r / chi2_r)``. The number ``x`` is the solution of ``E
+    e^(S x - S^2/2) = e^eps``. ``r`` is the number of probes, and ``mu`` is one over the noise multiplier.
     """
     a, eps, mu = mp.mpf(probes) / 2, mp.mpf(epsilon), gaussian_mu(noise_multiplier)
 

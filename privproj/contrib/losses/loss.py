@@ -43,8 +43,8 @@ class PrivacyLoss(Composition):
     """A run with its privacy loss distribution on a grid, which is an upper bound.
 
     The distribution ``above`` dominates every neighboring pair in both directions, so all values computed from it are
-    upper bounds. It has ``losses`` (nats), ``masses`` at these losses under one dataset, and ``infinity_mass``, the
-    mass of an infinite loss. The masses under the other dataset are ``exp(-losses)`` times as large, and
+    upper bounds. ``above`` has ``losses`` (nats), ``masses`` at these losses under one dataset, and ``infinity_mass``,
+    the mass of an infinite loss. The masses under the other dataset are ``exp(-losses)`` times as large, and
     ``infinity_mass_q`` is the mass at a loss of minus infinity. The operators ``+`` and ``*`` compose the runs and not
     their distributions, so they add no discretization error.
 
@@ -121,9 +121,9 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
 def privacy_loss(
     run: Mechanism | Composition, *, bound: str | None = None, **options: Unpack[RunOptions]
 ) -> PrivacyLoss:
-    """Return a run with its privacy loss distribution.
+    """Return a run with a privacy loss distribution.
 
-    It can be composed with ``+`` and ``*``, and converted with :func:`convert`.
+    The result can be composed with ``+`` and ``*``, and converted with :func:`convert`.
 
     Args:
         run: A mechanism, or a composition, which has its own bounds and runs.

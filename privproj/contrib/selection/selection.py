@@ -1,8 +1,9 @@
-"""Account for the release of the best of a random number of runs (C34).
+"""Account for the release of the best of a random number of runs.
 
-This is the privacy of a hyper-parameter search. ``K`` independent runs of one mechanism are made, and the run with the
-largest score is released. Let ``delta_0`` be the privacy profile of one run, in both add and remove directions, and
-``m = E K``. If ``K`` has a truncated negative binomial distribution with parameters ``eta`` and ``gamma``, then
+Claim C34 (the best of a random number of runs) of docs/proofs.md proves the bounds, which hold for a hyper-parameter
+search. ``K`` independent runs of one mechanism are made, and the run with the largest score is released. Let
+``delta_0`` be the privacy profile of one run, in both the add and remove directions, and ``m = E K``. If ``K`` has a
+truncated negative binomial distribution with parameters ``eta`` and ``gamma``, then
 
     delta(eps) <= m delta_0(eps - (1 + eta) tau),   tau the least with  delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1).
 
@@ -178,7 +179,7 @@ def trial_distribution(trials: float, distribution: str, shape: float | None) ->
 def _mean_of(eta: float, gamma: float) -> float:
     """Return the mean of a truncated negative binomial distribution.
 
-    It is ``eta (1/gamma - 1)/(1 - gamma^eta)``, or the limit of this expression at ``eta = 0``.
+    The mean is ``eta (1/gamma - 1)/(1 - gamma^eta)``, or the limit of this expression at ``eta = 0``.
     """
     logarithm = -math.log(gamma)
     if logarithm == 0.0:
@@ -343,13 +344,13 @@ def _poisson_curve(base: Curve, mean: float) -> _Selection:
 
 
 def _weigh_cells(tau: float, mean: float, lost: float) -> Cells:
-    """Return the cells of :class:`_Selection` for one ``tau`` and a Poisson number of runs.
+    """Return the cells of one ``tau`` for a Poisson number of runs.
 
-    The bound in the module docstring has a mean over an exponential variable ``X < m``, where ``m`` is ``mean``. Its
-    range is divided at points ``x_k``. Between two points, a convex function of ``e^(-c x)`` with ``c = e^tau - 1`` is
-    below its chord. So the mass between them is moved to both points. Each point gives a pair
-    ``(w_k, lost + c x_k - tau)``, and the last term of the bound gives one more pair. ``lost`` is ``m delta_0(tau)``,
-    rounded up.
+    :class:`_Selection` explains cells. The bound in the module docstring has a mean over an exponential variable ``X <
+    m``, where ``m`` is ``mean``. The range of ``X`` is divided at points ``x_k``. Between two points, a convex function
+    of ``e^(-c x)`` with ``c = e^tau - 1`` is below its chord. So the mass between them is moved to both points. Each
+    point gives a pair ``(w_k, lost + c x_k - tau)``, and the last term of the bound gives one more pair. ``lost`` is
+    ``m delta_0(tau)``, rounded up.
     """
     c = math.expm1(tau)
     if c == 0.0:
@@ -514,8 +515,8 @@ def _with_comparison(composition: _SelectionQuery, result: Result, target: Targe
 def draw_trials(trials: float, distribution: DistributionName = "geometric", shape: float | None = None) -> int:
     """Return a random number of runs for a selection.
 
-    It has the distribution that :func:`select` accounts for. The random bits come from the operating system. A negative
-    binomial distribution has ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and a Poisson distribution has
+    The number has the distribution that :func:`select` accounts for. The random bits come from the operating system. A
+    negative binomial distribution has ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and a Poisson distribution has
     ``P(k) = exp(-m) m^k / k!``. Probabilities are added in 80 decimal digits. Keep the number secret, because the
     accounting does not cover its release.
 

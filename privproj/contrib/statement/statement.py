@@ -1,13 +1,13 @@
 """Write and check privacy statements of runs.
 
-A privacy statement explains the guarantee of a run, its assumptions and its limits. The statement depends on its
-parameters only. These parameters are a delta, a style (:data:`STYLES`), the entries of its author and the phases of the
-run. A query is a run of one phase. The phases of a training run have their numbers of releases. A statement ends with
-its parameters as one line of JSON, so that every reader can recompute and compare it. Names of phases cannot be
-checked, so phases are numbered instead. The author's entries are under a heading that marks them as unchecked.
+A privacy statement explains the guarantee of a run, the assumptions and the limits. The text depends only on parameters
+of the statement: a delta, a style (:data:`STYLES`), the entries of the author and the phases of the run. A query is a
+run of one phase. The phases of a training run have their numbers of releases. A statement ends with the parameters as
+one line of JSON, so that every reader can recompute the statement and compare. Names of phases cannot be checked, so
+phases are numbered instead. The author's entries are under a heading that marks them as unchecked.
 
 The text of a statement comes from ``statement.toml`` and is for readers who are not experts. The numbers about
-attackers are upper bounds for the best attack, read from the whole curve and rounded up (C30).
+attackers are upper bounds for the best attack, read from the whole curve and rounded up (C30: attack risks).
 
 A check recomputes the statement from its parameters and compares it line by line. The last digit of a number may differ
 if another machine rounds differently. The statement may be part of a larger file, such as a model card. Then only the
@@ -273,9 +273,9 @@ def sections(statement: Statement) -> list[Section]:
 
 
 def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the lines with their fields filled in.
+    """Return the lines with the fields filled in.
 
-    If a field has several values, its line is repeated for each.
+    If a field has several values, the line is repeated for each value.
     """
     filled = []
     for line in map(Template, lines):
@@ -330,7 +330,7 @@ def _fields(statement: Statement) -> dict[str, Any]:
 def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
     """Return a text that explains epsilon and delta.
 
-    It states the factor ``e^epsilon``, rounded up.
+    The text states the factor ``e^epsilon``, rounded up.
     """
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
@@ -345,8 +345,8 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
 def _best_attack(rate: float, most: float, them: str) -> str:
     """Return a text about the best attack at a false positive rate.
 
-    It states upper bounds on the true positive rate (``most``) and on the odds, each rounded up. ``them`` is the noun
-    for the protected records or users.
+    The text states upper bounds on the true positive rate (``most``) and on the odds, each rounded up. ``them`` is the
+    noun for the protected records or users.
     """
     # At even prior odds, a record that the attack flags is in the data with odds b/a, where b is the true positive rate
     # and a the false positive rate.
@@ -471,8 +471,8 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
 def _parameters(line: str, path: str) -> dict[str, Any]:
     """Return the parameters of a statement from their line of JSON.
 
-    The keys and the inputs of the computation are checked. Another version of privproj may write other numbers, texts
-    and keys, so its statements are rejected.
+    The keys and the inputs of the computation are checked. A statement of another version of privproj is rejected,
+    because it may have other numbers, texts and keys.
 
     Raises:
         InvalidParameterError: The line is not valid, or another version wrote it.
