@@ -1,4 +1,4 @@
-"""Implement ``privproj curve``: delta(epsilon), the trade-off function or a GDP mu."""
+"""Implement ``privproj curve``: delta(epsilon), trade-off functions or a GDP mu."""
 
 import sys
 from collections.abc import Callable
@@ -124,7 +124,7 @@ def table_of_curves(
 ) -> Table:
     """Return a table with the curve of each bound.
 
-    If ``plot`` names a file, the curves are also plotted.     ``shape`` is "delta" or "trade-off", and ``x`` are the
+    If ``plot`` names a file, the curves are also plotted. ``shape`` is "delta" or "trade-off", and ``x`` are the
     epsilons or the false positive rates.
     """
 

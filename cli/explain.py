@@ -171,8 +171,8 @@ def all_entries(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     """Return every entry, bound, claim and item of a paper with this name.
 
-    If there is none, the result is the entries whose warning text is part of ``word``. Without any entry,
-    :class:`InvalidParameterError` is raised with a suggestion.
+    If nothing has this name, the result is the entries of warnings whose text is part of ``word``. If there are no such
+    entries, :class:`InvalidParameterError` is raised, with a suggestion.
     """
     from .papers import paper_entries
 
@@ -203,7 +203,7 @@ def claims() -> dict[str, str]:
 
 
 def claim_entry(name: str, claim: str) -> dict[str, Any]:
-    """Return a claim as an entry: the statement, the bounds, and the place of the proof."""
+    """Return a claim as an entry: the statement, the bounds and the proof's place."""
     bounds = [".".join(line) for line in bound_names() if find_bound(mechanism_named(line[0]), line[1]).proof == name]
     page = f"The proof is in docs/proofs.md#{name.lower()}."
     return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}

@@ -165,7 +165,8 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool, verbo
 def exceeded(summary: dict[str, Any], epsilon: float) -> list[str]:
     """Return a warning if the phases exceed the budget.
 
-    If the completed phases exceed the budget, the warning is about them. Otherwise it is about the planned phases.
+    If the completed phases exceed the budget, the warning is about the completed phases. If only the planned phases
+    exceed the budget, the warning is about the planned phases.
     """
     if summary["epsilon_spent"] > epsilon:
         return ["The completed phases exceed the budget. Release nothing more from these records, or raise the budget."]

@@ -35,9 +35,8 @@ def parse_number(option: str, text: str) -> float:
 class Number(click.ParamType):
     """A finite decimal number.
 
-    Overflow (1e400), underflow (1e-400), nan and inf are errors.     ``check`` is called with the name of the parameter
-    and the parsed number; it returns the value or raises an error. A text in ``choices`` is accepted in place of a
-    number.
+    Overflow (1e400), underflow (1e-400), nan and inf are errors. ``check`` is called with the name of the parameter and
+    the parsed number; it returns the value or raises an error. A text in ``choices`` is accepted in place of a number.
     """
 
     name = "number"
@@ -228,8 +227,9 @@ ENGLISH = ("--bound", "--data", "--date", "--model")  # options that such a text
 def with_options(text: str, options: Collection[str]) -> str:
     """Return a message in which parameters are written as options of the command.
 
-    Only parameters that are ``options`` of the command are changed.     ``relation=replace`` becomes ``--relation
-    replace``, and ``batch_size`` becomes ``--batch-size``. Names of other parameters, such as keys of a file, stay.
+    Only parameters that are ``options`` of the command are changed. ``relation=replace`` becomes
+    ``--relation replace``, and ``batch_size`` becomes ``--batch-size``. Names of other parameters, such as keys of a
+    file, stay.
     """
 
     def assigned(match: re.Match[str]) -> str:

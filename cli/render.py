@@ -243,7 +243,8 @@ def two_digits(value: float) -> str:
 def gap_text(ratio: float) -> str:
     """Return a ratio as text: as a factor if it is at least 2, else as a percentage.
 
-    The percentage is the excess of the ratio over 1. Factor and percentage are rounded up to two digits.
+    The factor has one decimal place. The percentage is the excess of the ratio over 1, with two digits. Both numbers
+    are rounded up.
     """
     if ratio >= 2.0:
         return f"a factor of {math.ceil(10.0 * ratio) / 10.0:g}"

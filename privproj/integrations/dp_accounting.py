@@ -204,7 +204,7 @@ def symmetric_distribution(pair: DominatingPair) -> PrivacyLossDistribution:
 def check_cell_count(cells: float, step: float) -> None:
     """Raise :class:`PrecisionError` if a grid has too many cells.
 
-    A grid may have :data:`MOST_GRID_CELLS` cells. ``step`` is the width of a cell, in nats.
+    A grid may have at most :data:`MOST_GRID_CELLS` cells. ``step`` is the width of a cell, in nats.
     """
     if not cells <= MOST_GRID_CELLS:
         grid = f"discretization={step:.3g} with {cells:.2g} cells"

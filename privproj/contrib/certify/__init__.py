@@ -5,7 +5,7 @@ code, with outward margins, computes the results, this package proves them with 
 (mpmath at any precision) tests both.
 
 Every function takes and returns balls ``[mid +/- rad]``, which contain the exact value in spite of rounding. Two kinds
-of input come from floating point. A proof is valid for every admissible value of them. The first kind is the
+of input come from floating point. A proof is valid for every admissible input of these kinds. The first kind is the
 discretization of a sum, such as the step and the ends of a grid, which determines how narrow a ball is. The second kind
 is the free parameters of a bound, such as the point at which a tangent bounds the Gaussian profile.
 """

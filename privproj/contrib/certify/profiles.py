@@ -229,8 +229,8 @@ class BallAnyRank(BallRandomSensitivity):
         """Return balls of a lower and of an upper bound of the any-rank value.
 
         The value is the minimum over all ``p`` of ``E[g_p(X)]`` (see the class). The upper bound is ``E[g_p(X)]`` at
-        this ``p``. If the tangent at ``p`` crosses ``h_eps`` at ``c``, the lower bound is ``E[h_eps(X); X <= c] + P(X >
-        c) h_eps(E[X | X > c])``. If there is no crossing, ``c`` is 0.
+        this ``p``. If the tangent at ``p`` crosses ``h_eps`` at ``c``, the lower bound is
+        ``E[h_eps(X); X <= c] + P(X > c) h_eps(E[X | X > c])``. If there is no crossing, ``c`` is 0.
 
         Raises:
             PrecisionError: ``p`` may be below the inflection point.
@@ -299,9 +299,9 @@ class BallSecretSketch(BallProfile):
 
     By claim C14 (the secret sketch) of docs/proofs.md, it is the larger one of ``F(w) - e^eps F(w/(1+nu))`` and
     ``(1-F)(w') - e^eps (1-F)(w' (1+nu))``, one for each direction. ``F`` is the distribution function of ``chi2_r``
-    with ``r = rank``, ``nu`` is ``1/gamma_ratio``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` and ``w' = (r ln(1+nu) + 2
-    eps)/nu``. ``gamma_ratio`` is the smallest variance of the sketch over the largest change of the variance between
-    neighboring datasets.
+    with ``r = rank``, ``nu`` is ``1/gamma_ratio``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` and
+    ``w' = (r ln(1+nu) + 2 eps)/nu``. ``gamma_ratio`` is the smallest variance of the sketch over the largest change of
+    the variance between neighboring datasets.
     """
 
     def __init__(self, rank: int, gamma_ratio: float) -> None:

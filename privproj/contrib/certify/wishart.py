@@ -165,8 +165,8 @@ class _RatioPair:
     def most_gain(self, sign: int, grown: arb) -> arb:
         """Return an upper bound of the factor :meth:`gain` of the integrand.
 
-        It is the smaller one of ``k E`` and Chernoff's bound of a gamma tail: ``Q(k, U2)`` for ``g_-``, and ``P(k,
-        U1)`` for ``g_+``.
+        It is the smaller one of ``k E`` and Chernoff's bound of a gamma tail: ``Q(k, U2)`` for ``g_-``, and
+        ``P(k, U1)`` for ``g_+``.
         """
         near = (self.a * grown.log1p() + sign * self.eps) / grown
         threshold = near.lower() if sign > 0 else (near + near * grown).upper()

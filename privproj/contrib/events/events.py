@@ -90,7 +90,7 @@ class _EventPhase(Phase):
 
 @lru_cache(maxsize=64)
 def _bound_of(kind: str) -> Bound:
-    """Return the bound of a class of events, as dp-accounting accounts for it."""
+    """Return the bound by which dp-accounting accounts for a class of events."""
     from importlib.metadata import version
 
     return Bound(

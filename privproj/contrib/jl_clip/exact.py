@@ -1,10 +1,10 @@
 """Compute the exact profile of random clipping, and a bound for several records.
 
-Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves both. ``r`` is the number of probes and ``mu =
-1/z``, where ``z`` is the noise multiplier. A record is clipped by an estimate of its norm. The squared sensitivity over
-noise of such a record is ``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with ``U ~ Gamma(a)``, ``a = r/2`` and
-``scale = mu^2 r/2``. ``X`` has no moment of order ``a`` or more. The bound ``exact`` needs no moments, and
-``any-records`` needs the first moment.
+Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves both. ``r`` is the number of probes and
+``mu = 1/z``, where ``z`` is the noise multiplier. A record is clipped by an estimate of its norm. The squared
+sensitivity over noise of such a record is ``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with ``U ~ Gamma(a)``,
+``a = r/2`` and ``scale = mu^2 r/2``. ``X`` has no moment of order ``a`` or more. The bound ``exact`` needs no moments,
+and ``any-records`` needs the first moment.
 """
 
 import math

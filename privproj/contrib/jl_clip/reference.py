@@ -35,8 +35,8 @@ def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
     """Return delta if the probes are secret (C32).
 
-    It is ``E Phi(S - x) - e^eps Phi(-x)`` with ``S = mu sqrt(r / chi2_r)``. The number ``x`` is the solution of ``E
-    e^(S x - S^2/2) = e^eps``. ``r`` is the number of probes, and ``mu`` is one over the noise multiplier.
+    It is ``E Phi(S - x) - e^eps Phi(-x)`` with ``S = mu sqrt(r / chi2_r)``. The number ``x`` is the solution of
+    ``E e^(S x - S^2/2) = e^eps``. ``r`` is the number of probes, and ``mu`` is one over the noise multiplier.
     """
     a, eps, mu = mp.mpf(probes) / 2, mp.mpf(epsilon), gaussian_mu(noise_multiplier)
 

@@ -3,8 +3,8 @@
 Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves the formulas. Each record has its own ``r``
 probes. Along the vector of the record, the release is ``x = S + N(0, 1)`` in standard deviations of the noise. The
 shift ``S = mu sqrt(r / chi2_r)``, with ``mu`` one over the noise multiplier, is not released. So the distribution with
-the record is a mixture of normal distributions, and without the record it is ``N(0, 1)``. The likelihood ratio ``w(x) =
-E e^(S x - S^2/2)`` increases with ``x``. With ``w(x) = e^eps`` the profile is
+the record is a mixture of normal distributions, and without the record it is ``N(0, 1)``. The likelihood ratio
+``w(x) = E e^(S x - S^2/2)`` increases with ``x``. With ``w(x) = e^eps`` the profile is
 
     delta(eps) = E Phi(S - x) - e^eps Phi(-x).
 

@@ -1,10 +1,10 @@
 """Compute the profile of Gaussian mixing as an integral.
 
 Gaussian mixing releases a noisy eigenvalue, then a sketch whose noise depends on the released eigenvalue
-(:class:`privproj.contrib.mixing.Mixing`). ``G`` and ``Z`` are the parameters ``gamma`` and ``eigen_noise``, and ``mu =
-1/Z``. The normalized noise ``u`` of the eigenvalue is standard normal without the record. With the record it is ``N(rho
-mu, 1)`` for some ``rho`` from 0 to 1. Given ``u``, the record changes the variance of the sketch by at most the factor
-``1 + nu(u)`` with ``nu(u) = 1/(G - Z u)``.
+(:class:`privproj.contrib.mixing.Mixing`). ``G`` and ``Z`` are the parameters ``gamma`` and ``eigen_noise``, and
+``mu = 1/Z``. The normalized noise ``u`` of the eigenvalue is standard normal without the record. With the record it is
+``N(rho mu, 1)`` for some ``rho`` from 0 to 1. Given ``u``, the record changes the variance of the sketch by at most the
+factor ``1 + nu(u)`` with ``nu(u) = 1/(G - Z u)``.
 
 In both directions the profile is an integral over ``u`` of the profile of that sketch, at the worst ratio ``R(u)`` of
 the normal densities (C33: a sketch whose noise follows an eigenvalue). Panels of the integral are halved if two Gauss

@@ -14,12 +14,12 @@ WIDTH = 3  # standard deviations of the eigenvalue's noise; width of a panel of 
 def two_stage(epsilon: Real, rank: int, gamma: Real, eigen_noise: Real) -> Real:
     """Return delta of Gaussian mixing, the larger of both directions.
 
-    Each direction is an integral over the noise ``u`` of the eigenvalue, with the standard normal density ``phi``, ``G
-    = gamma`` and ``Z = eigen_noise``. If the first of the two datasets has the record, the integral is ``int phi(u) R
-    H(e^eps/R) du``, where ``R`` is the maximum of ``e^(s u - s^2/2)`` over ``0 <= s <= 1/Z``. If the second dataset has
-    the record, the integral is ``int phi(u) H(e^eps R) du``, where ``R`` is the minimum. ``H`` is the profile of a
-    sketch in the same direction whose variance the record changes by the factor ``1 + 1/(G - Z u)``. For ``u >= G/Z``,
-    ``H`` is 1.
+    Each direction is an integral over the noise ``u`` of the eigenvalue, with the standard normal density ``phi``,
+    ``G = gamma`` and ``Z = eigen_noise``. If the first of the two datasets has the record, the integral is
+    ``int phi(u) R H(e^eps/R) du``, where ``R`` is the maximum of ``e^(s u - s^2/2)`` over ``0 <= s <= 1/Z``. If the
+    second dataset has the record, the integral is ``int phi(u) H(e^eps R) du``, where ``R`` is the minimum. ``H`` is
+    the profile, in the same direction, of a sketch whose variance the record changes by the factor ``1 + 1/(G - Z u)``.
+    For ``u >= G/Z``, ``H`` is 1.
     """
     with mp.workdps(mp.mp.dps + 10):
         epsilon, gamma, noise = mp.mpf(epsilon), mp.mpf(gamma), mp.mpf(eigen_noise)

@@ -346,11 +346,11 @@ def _poisson_curve(base: Curve, mean: float) -> _Selection:
 def _weigh_cells(tau: float, mean: float, lost: float) -> Cells:
     """Return the cells of one ``tau`` for a Poisson number of runs.
 
-    :class:`_Selection` explains cells. The bound in the module docstring has a mean over an exponential variable ``X <
-    m``, where ``m`` is ``mean``. The range of ``X`` is divided at points ``x_k``. Between two points, a convex function
-    of ``e^(-c x)`` with ``c = e^tau - 1`` is below its chord. So the mass between them is moved to both points. Each
-    point gives a pair ``(w_k, lost + c x_k - tau)``, and the last term of the bound gives one more pair. ``lost`` is
-    ``m delta_0(tau)``, rounded up.
+    :class:`_Selection` explains cells. The bound in the module docstring has a mean over an exponential variable
+    ``X < m``, where ``m`` is ``mean``. The range of ``X`` is divided at points ``x_k``. Between two points, a convex
+    function of ``e^(-c x)`` with ``c = e^tau - 1`` is below its chord. So the mass between them is moved to both
+    points. Each point gives a pair ``(w_k, lost + c x_k - tau)``, and the last term of the bound gives one more pair.
+    ``lost`` is ``m delta_0(tau)``, rounded up.
     """
     c = math.expm1(tau)
     if c == 0.0:
