@@ -172,7 +172,8 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
 def distributions_of(shapes: list[CoarseDescription], step: float) -> list[Part]:
     """Return distributions that dominate these releases, on a grid with this ``step``.
 
-    The distributions dominate in both the add and remove directions (C18: pairs on a grid). ``step`` is in nats.
+    ``shapes`` are coarse descriptions of the releases. The distributions dominate in both the add and remove directions
+    (C18: pairs on a grid). ``step`` is in nats.
 
     Raises:
         PrecisionError: A grid is too large.
@@ -232,7 +233,7 @@ def _phase_of_event(
     """Return the phase of ``count`` events with this sampling and ``bound``.
 
     Raises:
-        InvalidParameterError: The event has another relation.
+        InvalidParameterError: The event states another relation than ``relation``.
         UnsupportedError: The mechanism reuses its projection, and the accountant cannot see the other releases.
     """
     ours = RELATIONS[relation]

@@ -274,7 +274,7 @@ def json_equal(one: object, other: object) -> bool:
 def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
     """Return the values of a JSON object after checking its keys and values.
 
-    The object must have exactly the keys of ``kinds``. Each value must be within the range of its kind.
+    The object must have exactly the keys of ``kinds``. Each value must pass the check of the :class:`Kind` of its key.
 
     Raises:
         InvalidParameterError: The object has other keys, or a value is out of range. The message has the ``name`` of

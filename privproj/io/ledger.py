@@ -222,8 +222,8 @@ class Account:
             target: The target that the phase sets; None or empty keeps the current target.
             marks: The names in :data:`MARKS` that are true for the phase. The line has the names that are not yet true
                 for the account.
-            again: What to do if the phase equals the last one and the last one is complete. True opens a new phase, and
-                False continues the last one.
+            again: What to do if the last phase is complete and equals ``phase``. True opens a new phase, and False
+                continues the last phase.
 
         Returns:
             The line, or None.
@@ -330,7 +330,7 @@ class Account:
 
     @property
     def planned(self) -> "Account":
-        """The account as if every started phase had made all its planned releases.
+        """The account as if every phase in :attr:`started` had made all planned releases.
 
         With a :class:`Budget` only the last phase is completed, because an earlier phase may stop at any time.
         """
@@ -656,8 +656,8 @@ class Ledger(_Reader):
             returns ``keep``, a function that stores the number of all releases outside the file. ``keep`` is called
             when the ledger opens, at intervals, and when it closes. Its first call is after all checks and before the
             phase is written.
-        again: What to do if the phase equals the last one and the last one is complete. True opens a new phase, and
-            False continues the last one.
+        again: What to do if the last phase is complete and equals ``phase``. True opens a new phase, and False
+            continues the last phase.
 
     Raises:
         InvalidParameterError: The file is not a ledger, or another process writes it.
@@ -830,7 +830,7 @@ class LedgerVerdict(Verdict):
 
     @property
     def missing(self) -> int:
-        """The number of planned releases that are not recorded, over all started phases."""
+        """The number of planned releases that are not recorded (:attr:`Account.started`)."""
         return self.account.planned.spent - self.account.spent
 
 

@@ -123,7 +123,7 @@ class Game:
         return None if epsilon is None else float(epsilon)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return training records and their classes, and other records and their classes.
+        """Return features and classes of training records, then of other records.
 
         All models share these records.
         """

@@ -8,7 +8,8 @@ of ``t`` independent copies of ``W``. An epoch has the profile ``m + E (S/t - s)
 balls-in-bins). Its excess is the profile minus ``max(0, 1 - s)``.
 
 If all values of ``W`` are multiples of a step, ``W`` and ``S`` lie on a linear grid. Then Arb's discrete Fourier
-transform computes the distribution of ``S``. The bounds are sound for every grid (:class:`EpochGrid`).
+transform computes the distribution of ``S`` on a window of cells. The knots of a grid are the cells at which the
+profile of a release is evaluated. The bounds are sound for every grid (:class:`EpochGrid`).
 
 The second part of the module proposes grids in floating point. No proof depends on it.
 """
@@ -277,9 +278,9 @@ def propose_epochs(
 ) -> tuple[tuple[EpochGrid, ...], ...]:
     """Return grids for each block size above 1 of a balls-in-bins run.
 
-    Every grid is sound. These grids are tight near the delta ``e^log_delta``. ``composed`` is the total number of
-    releases, where each epoch of a block is one release. ``fineness`` multiplies the number of knots per standard
-    deviation.
+    Every grid is sound. These grids are tight near the delta ``e^log_delta``. If a record is in several batches, the
+    batches are divided into blocks (:func:`epochs_in_balls`). ``composed`` is the total number of releases, where each
+    epoch of a block is one release. ``fineness`` multiplies the number of knots per standard deviation.
     """
     blocks = []
     for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):

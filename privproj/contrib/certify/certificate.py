@@ -244,7 +244,7 @@ def _one_layer(mechanism: Mechanism) -> Mechanism:
 
 
 def _in_epochs(phase: Phase) -> bool:
-    """Return whether whole epochs are composed, as for balls-in-bins."""
+    """Return whether the run of a phase is composed of epochs, as for balls-in-bins."""
     return phase.run.allocates and not phase.run.single
 
 

@@ -6,7 +6,9 @@ grid only determines how narrow the enclosure is.
 
 Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` its
 excess. The grid of privacy losses has the step ``h``, and its points are ``t_j = e^(j h)``. The integer ``j`` is the
-cell of a point.
+cell of a point. A knot is a point at which bounds of the profile are known (:class:`Knot`). A pair of distributions on
+the grid (:class:`BallPair`) bounds a release from above or from below. The distribution of the sum of the losses is
+evaluated on a window of cells (:class:`Window`).
 """
 
 import math

@@ -1,4 +1,7 @@
-"""Let ``privproj verify`` recognize and check certificates."""
+"""Let ``privproj verify`` recognize and check certificates.
+
+A rendered verdict has two parts: plain values, and a function that returns text.
+"""
 
 import re
 

@@ -1,7 +1,8 @@
 """Propose grids for certificates of runs, in floating point.
 
-Every grid is sound, and a good grid gives a narrow enclosure. A grid is a
-:class:`privproj.contrib.certify.composition.Grid`.
+Every grid is sound, and a good grid gives a narrow enclosure. A grid of losses has cells: cell ``j`` is the loss
+``j step``. The knots are the cells at which profiles are evaluated. The window has the cells at which the distribution
+of the sum of losses is evaluated. :class:`privproj.contrib.certify.composition.Grid` has these parameters.
 """
 
 import math

@@ -29,8 +29,8 @@ OfOdds = Callable[[arb], arb]  # a function of the odds ``E = e^s`` at a point `
 class Line(NamedTuple):
     """An integrand ``F(s)`` over the real line, as a function of the odds ``E = e^s``.
 
-    ``F`` is non-negative on the line and analytic in a strip around it. Arguments and results are balls that contain
-    the exact values.
+    ``F`` is non-negative on the line and analytic in a strip around it. ``highest`` is the height relative to which
+    errors are counted. Arguments and results are balls that contain the exact values.
     """
 
     value: OfOdds  # F

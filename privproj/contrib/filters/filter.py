@@ -272,7 +272,10 @@ class Filter:
 
     @property
     def spent(self) -> float:
-        """The spent part of the budget, rounded up; in nats at the order, or a ``mu^2``."""
+        """The spent part of the budget, rounded up.
+
+        It is in nats for a filter with an order, and a sum of ``mu^2`` for a filter without an order.
+        """
         return _round_up(self._spent)
 
     @property
@@ -327,7 +330,7 @@ class Filter:
             **run: The run (:class:`privproj.run.RunOptions`), with the number of ``steps``.
 
         Returns:
-            True if all of them fit.
+            True if all of the releases fit.
 
         Raises:
             InvalidParameterError: A value is out of range, or the relation is not that of the filter.
@@ -445,7 +448,7 @@ class Filter:
         return tuple(replace(one.with_run(steps=steps), name=str(i)) for i, (one, steps) in counted)
 
     def _cost(self, phase: Phase) -> tuple[Phase, Fraction]:
-        """Return the phase of one release with the bound of the cost, and the cost."""
+        """Return one release as a phase with the bound that gives the cost, and the cost."""
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
             actual = f"{one.run.relation} for groups of {one.run.group_size}"
@@ -516,7 +519,7 @@ class _BudgetQuery(Composition):
         )
 
     def side(self, curve: Curve) -> Side:
-        """Return the side, which is always an upper bound.
+        """Return the side of a result, which is always an upper bound.
 
         The result covers the whole budget, not only the spent part.
         """

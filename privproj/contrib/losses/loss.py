@@ -254,7 +254,7 @@ def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Return the zCDP parameter ``rho = mu^2/2`` of a run that is ``mu``-GDP.
 
-    ``mu`` is computed without slack.
+    ``mu`` holds at every epsilon, without the slack of :func:`convert`.
     """
     (mu,), side = _to_mu(loss, [0.0])
     # rho = mu^2 / 2

@@ -82,9 +82,9 @@ class EnforcedSketch:
     def excess(self, losses: Array) -> tuple[Array, Array]:
         """Return bounds of ``H_t - max(0, 1 - t)`` at losses ``ln t`` of any sign.
 
-        ``H_t`` is the profile at ``t = e^eps`` if the first of the two datasets has the record. Tails are cut where
-        they hardly decrease any more. Beyond a cut the lower bound is 0. The upper bound is constant for ``t > 1`` and
-        proportional to ``t`` for ``t < 1``.
+        ``H_t`` is the profile at ``t = e^eps`` if the first of the two datasets has the record. Simple bounds replace
+        the tails from the losses on at which the tails hardly decrease any more. There the lower bound is 0. The upper
+        bound is constant for ``t > 1`` and proportional to ``t`` for ``t < 1``.
         """
         first, last = self._cuts
         inside = np.clip(losses, first, last)
@@ -94,7 +94,7 @@ class EnforcedSketch:
         return np.where(inside == losses, lower * (1.0 - 1e-14), 0.0), upper
 
     def _whole_excess(self, losses: Array) -> tuple[Array, Array]:
-        """Return the bounds of :meth:`excess` without cutting the tails."""
+        """Return the bounds of :meth:`excess` without the simple bounds of the tails."""
         lower, upper = np.empty(len(losses)), np.empty(len(losses))
         for rows, present in ((losses >= 0.0, True), (losses < 0.0, False)):
             if rows.any():
@@ -105,7 +105,7 @@ class EnforcedSketch:
 
     @cached_property
     def _cuts(self) -> tuple[float, float]:
-        """The two losses beyond which the tails are cut."""
+        """The two losses beyond which :meth:`excess` uses simple bounds of the tails."""
         cuts = []
         for present in (False, True):
             log_excess = self.log_delta_ends(LADDER, present)[1]

@@ -194,7 +194,7 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
     The result is an upper bound if ``base``, the curve of one run, is an upper bound.
 
     Raises:
-        UnsupportedError: ``base`` is a rule ``eps(delta)`` and not a privacy profile.
+        UnsupportedError: ``base`` only states an epsilon for each delta, and is not a privacy profile or Renyi curve.
     """
     if leads_with_epsilon(base):
         raise UnsupportedError(
@@ -394,14 +394,14 @@ class _SelectionQuery(Composition):
         """Return the curve of the selection.
 
         Raises:
-            UnsupportedError: The curve of one run is a rule ``eps(delta)`` and not a privacy profile.
+            UnsupportedError: The bound of one run has neither a privacy profile nor a Renyi curve.
         """
         one = super().curve()
         with within(self.only.bound.name):
             return selection_curve(one, self.runs)
 
     def side(self, curve: Curve) -> Side:
-        """Return the side, which is always an upper bound.
+        """Return the side of a result, which is always an upper bound.
 
         No exact value is known for a selection.
         """
@@ -464,7 +464,8 @@ def select(
 
     Raises:
         InvalidParameterError: A value is out of range, or neither ``epsilon`` nor ``delta`` is given.
-        UnsupportedError: The bound does not support this mechanism and run, or it is a rule ``eps(delta)``.
+        UnsupportedError: The bound does not support this mechanism and run, or has neither a privacy profile nor a
+            Renyi curve.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
         PrecisionError: Delta is below the rounding error of a composition.
 

@@ -1,6 +1,7 @@
 """Let ``privproj verify`` recognize and check privacy statements.
 
-A statement is checked alone, or together with the ledger of its run.
+A statement is checked alone, or together with the ledger of its run. A rendered verdict has two parts: plain values,
+and a function that returns text.
 """
 
 from collections.abc import Iterable

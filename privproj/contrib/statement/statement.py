@@ -204,7 +204,7 @@ def statement_from(
 ) -> Statement:
     """Return the statement for these parameters, with its numbers computed.
 
-    The statement depends on nothing else. All errors of the query are raised.
+    The statement depends on the arguments only. All errors of the query are raised.
 
     Args:
         data: A run or an account, in the form of :func:`query_data`, :func:`run_data` or :func:`account_data`, or as in
@@ -356,7 +356,7 @@ def _best_attack(rate: float, most: float, them: str) -> str:
 
 
 def _other_bound(other: Result, factor: float) -> str:
-    """Return the result of another bound, for experts."""
+    """Return the value, status and assumptions of another bound as text."""
     status_and_assumptions = "; ".join((str(other.status), *other.data_assumptions))
     return f"{round_outward(factor * float(other.value or 0.0))} by the bound {other.bound} ({status_and_assumptions})"
 
