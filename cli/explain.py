@@ -203,7 +203,7 @@ def claims() -> dict[str, str]:
 
 
 def claim_entry(name: str, claim: str) -> dict[str, Any]:
-    """Return a claim as an entry: the statement, the bounds and the proof's place."""
+    """Return a claim as an entry: the statement, the bounds, a reference to the proof."""
     bounds = [".".join(line) for line in bound_names() if find_bound(mechanism_named(line[0]), line[1]).proof == name]
     page = f"The proof is in docs/proofs.md#{name.lower()}."
     return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}

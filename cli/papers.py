@@ -60,7 +60,7 @@ def improved_command(command: str, bound: str) -> str:
 def find_papers(name: str) -> list[dict[str, Any]]:
     """Return the papers with this arXiv number, title or other name.
 
-    The number of the first version stands for all versions.
+    The number of a paper also matches an early version of the paper, which is listed separately.
     """
     wanted = spelling(name).removeprefix("arxiv").removeprefix(":")
     return [

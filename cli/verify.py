@@ -90,7 +90,7 @@ def command(file: tuple[str, ...], delta: float | None, json: bool, verbose: boo
 def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
     """Return the verdict on one document, or on a document with the ledger of its run.
 
-    The files may be in either order, and a third one is a checkpoint.
+    The document and the ledger may be in either order. A third file is a checkpoint.
     """
     if len(files) > 3:
         expected = "one file, or a document, the ledger of its run and a checkpoint"
@@ -199,7 +199,7 @@ def missing_lines(verdict: Verdict, planned: int) -> list[str]:
 
 
 def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
-    """Return the verdict on a ledger."""
+    """Return the verdict on a ledger, in the form of :func:`render_verdict`."""
     account = verdict.account.renumbered
     summary, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
     gap = missing_lines(verdict, account.planned.spent)

@@ -363,7 +363,7 @@ def event_of(
     """Return a run as one event of dp-accounting, with its phases in order.
 
     With :class:`ProjectionPLDAccountant` the event has the epsilon of the run, up to the rounding of the accountant. An
-    epoch of a partition or of shuffled batches is one release, because it is accounted as one.
+    epoch of a partition or of shuffled batches is one release, because it is accounted as one release.
 
     Args:
         run: A schedule, the account of a ledger, one phase, or a mechanism.

@@ -140,8 +140,8 @@ class Entry:
     def rewritten(self) -> dict[str, Any]:
         """The new values of ``expect`` and ``bound_version`` for the file.
 
-        A key is omitted if the entry does not have it, or if its value is unchanged. Without a result there are no
-        keys.
+        A key is omitted if the entry does not have it, or if its value is unchanged. Without a result, the mapping is
+        empty.
         """
         if self.result is None or self.result.value is None:
             return {}

@@ -66,8 +66,8 @@ class _ClipAfterMean(NoisySum):
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
         """Return the clipping factors times the number of records.
 
-        So the canary alone shifts the mean by ``C``, like a record that dominates a batch whose mean is clipped to
-        ``C``.
+        With these factors the canary alone shifts the mean by ``C``. So does a record that dominates a batch whose mean
+        is clipped to ``C``.
         """
         return torch.full_like(squared, float(RECORDS)) * super().factors(squared, finite)
 

@@ -220,7 +220,8 @@ class BallAnyRank(BallRandomSensitivity):
     def _is_convex(self, eps: arb) -> bool:
         """Return whether the Gaussian delta is convex on the whole range of ``X``.
 
-        ``X`` is the squared sensitivity over noise. If it is convex, a difference of rank one is the worst case.
+        ``X`` is the squared sensitivity over noise. If the Gaussian delta is convex there, a difference of rank one is
+        the worst case.
         """
         most = self.distribution().supremum
         return most is not None and bool(most <= gaussian.inflection(eps))
