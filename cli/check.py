@@ -94,7 +94,7 @@ def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) 
     """Check the entries of all files; return the entries and the errors by file.
 
     A malformed file has an error and no entries. At the beginning, a JUnit report with the error "did not finish" is
-    written to ``junit``. It replaces the report of an earlier call. The final report is written at the end.
+    written to ``junit``. This report replaces the report of an earlier call. The final report is written at the end.
     """
     verdicts, errors = [], {}
     if junit is not None and (Path(junit).is_file() or not Path(junit).exists()):  # a pipe cannot be rewritten

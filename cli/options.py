@@ -157,8 +157,8 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
 def type_of(annotation: Any) -> click.ParamType:
     """Return the click type for the annotation of a parameter.
 
-    It is the click type that the annotation contains. If there is none, it is a choice of the texts in a ``Literal``.
-    Any other annotation means a number.
+    If the annotation contains a click type, this type is returned. A ``Literal`` of texts becomes a choice. Any other
+    annotation means a number.
     """
     held = get_args(annotation)
     types = [one for one in held if isinstance(one, click.ParamType)]

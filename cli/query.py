@@ -276,9 +276,9 @@ def show(result: Result, json: bool, text: Callable[[], str]) -> int:
 def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utility | None":
     """Return the noise and the projection error of a projected update.
 
-    If the query solved for a parameter, such as the noise multiplier, the solved value is used. The utility is None for
-    a mechanism without a projection. It is also None if the result has no value, or has neither an epsilon nor an
-    attack risk.
+    If the query solved for a parameter, such as the noise multiplier, the solved value is used. The function returns
+    None for a mechanism without a projection, for a result without a value, and for a result with neither an epsilon
+    nor an attack risk.
     """
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None

@@ -572,8 +572,8 @@ class _Reader:
     def line(self, entry: Mapping[str, Any]) -> bytes:
         """Return the bytes of the next line: the ``entry`` and a hash.
 
-        The hash covers all earlier bytes and the entry. It has no key, so it detects damage, but not deliberate
-        tampering.
+        The hash covers all earlier bytes and the entry. The hash has no key. So the hash detects damage, but not
+        deliberate tampering.
         """
         line_hash = self.hash.copy()
         line_hash.update(json.dumps(entry).encode())
@@ -633,7 +633,7 @@ def _value_of(line: bytes) -> Any:
 def _begins_phase(line: bytes) -> bool:
     """Return whether a line can be an incomplete opening line.
 
-    Such a line is printable ASCII. It begins with ``{"phase"``, or is a part of this beginning.
+    Such a line is printable ASCII. Such a line begins with ``{"phase"``, or is a part of this beginning.
     """
     opening = b'{"phase"'
     return line[: len(opening)] == opening[: len(line)] and line.isascii() and line.decode().isprintable()

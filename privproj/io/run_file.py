@@ -1,7 +1,7 @@
 """Read run files into compositions, and write training runs as run files.
 
 A run file is a TOML or JSON file with an entry for each phase of a run. An entry has a mechanism, or a special key of
-an optional feature (:class:`PhaseKind`). It also has the sampling and the number of steps.
+an optional feature (:class:`PhaseKind`). An entry also has the sampling and the number of steps.
 """
 
 from collections.abc import Callable, Iterable, Mapping

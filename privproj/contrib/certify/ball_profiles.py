@@ -30,8 +30,8 @@ class _BallEntry(NamedTuple):
 def _gaussian(mechanism: Any, steps: int) -> "BallProfile":
     """Return the profile of ``T`` Gaussian releases, where ``T = steps``.
 
-    It equals the profile of one release whose sensitivity over the noise is ``sqrt(T)/z``, where ``z`` is the noise
-    multiplier (C3: the Gaussian profile).
+    This profile equals the profile of one release whose sensitivity over the noise is ``sqrt(T)/z``, where ``z`` is the
+    noise multiplier (C3: the Gaussian profile).
     """
     from privproj.contrib.certify.profiles import BallGaussianProfile
 
@@ -94,8 +94,8 @@ def _wishart(mechanism: Any, steps: int) -> "BallProfile":
 def _secret_sketch(mechanism: Any, steps: int) -> "BallProfile":
     """Return the profile of ``T`` releases of a secret sketch, where ``T = steps``.
 
-    It is the profile of one release of rank ``T r``, where ``r`` is the sum of the ranks of all layers (C14: the secret
-    sketch).
+    This profile equals the profile of one release of rank ``T r``, where ``r`` is the sum of the ranks of all layers
+    (C14: the secret sketch).
     """
     from privproj.contrib.certify.profiles import BallSecretSketch
 

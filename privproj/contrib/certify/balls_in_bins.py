@@ -5,7 +5,7 @@ Claims C25 (balls-in-bins) and C29 (a whole run in balls) of docs/proofs.md prov
 In an epoch each record is assigned to one of ``t`` batches. A release of one batch has a pair of distributions ``P``
 and ``Q``. Let ``W = dP/dQ`` under ``Q``, let ``m`` be the mass of ``P`` at an infinite loss, and let ``S`` be the sum
 of ``t`` independent copies of ``W``. An epoch has the profile ``m + E (S/t - s)_+`` at ``s = e^eps`` (C25:
-balls-in-bins). Its excess is the profile minus ``max(0, 1 - s)``.
+balls-in-bins). The excess of an epoch is the profile minus ``max(0, 1 - s)``.
 
 If all values of ``W`` are multiples of a step, ``W`` and ``S`` lie on a linear grid. Then Arb's discrete Fourier
 transform computes the distribution of ``S`` on a window of cells. The knots of a grid are the cells at which the
@@ -100,8 +100,9 @@ def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tup
     """Return the distributions of ``S`` for lower and for upper bounds.
 
     ``S`` is the sum of the likelihood ratios of ``batches`` releases. The distribution for lower bounds comes from a
-    pair that a release nearly dominates (:func:`privproj.contrib.certify.composition.pair_below`). It is None if there
-    is no such pair, or if the likelihood ratio 1 is not a knot with at least two knots on each side.
+    pair that a release nearly dominates (:func:`privproj.contrib.certify.composition.pair_below`). The result for lower
+    bounds is None if there is no such pair, or if the likelihood ratio 1 is not a knot with at least two knots on each
+    side.
     """
     # W = 1 is the cell 0 of the pairs, which the pair from below needs.
     unit = 1 << -grid.level if grid.level <= 0 else 0
@@ -130,7 +131,7 @@ class _Sum:
     The likelihood ratios are independent and have the distribution of one pair; ``t`` is the number of batches. The
     excess of an epoch at ``s = e^eps`` follows from ``S``. If ``above``, the pair dominates a release. Otherwise the
     profile of the pair is at most the profile of a release plus the ``rest`` of the pair. ``costs`` bound the error of
-    the excess for ``s >= 1`` and for ``s < 1``. They are added for upper bounds and subtracted for lower bounds.
+    the excess for ``s >= 1`` and for ``s < 1``. The costs are added for upper bounds and subtracted for lower bounds.
     """
 
     def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
@@ -229,7 +230,7 @@ class _Sum:
 class _Hinges:
     """The function ``x -> sum_i q_i (x - i)_+`` of non-negative masses ``q_i``.
 
-    It is affine between whole numbers.
+    The function is affine between whole numbers.
     """
 
     def __init__(self, masses: Sequence[arb]) -> None:
@@ -382,7 +383,7 @@ class _Search:
         """Return the loss of an epoch that is exceeded with mass ``e^log_mass``.
 
         ``S`` is the sum of the likelihood ratios of the ``t`` batches. The loss is ``ln(S/t)`` for large ``S`` if
-        ``side`` is 1, and ``-ln(S/t)`` for small ``S`` if ``side`` is -1. It is computed from Chernoff's bound.
+        ``side`` is 1, and ``-ln(S/t)`` for small ``S`` if ``side`` is -1. The result is computed from Chernoff's bound.
         """
         return side * math.log(max(_edge(distribution, self.batches, side, log_mass)[0] / self.batches, 1e-300))
 

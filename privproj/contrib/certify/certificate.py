@@ -91,7 +91,7 @@ LEAST_EPSILON = 1e-9  # smallest positive epsilon of the search
 class Certificate:
     """A proof that the delta of a query at an epsilon lies between two numbers.
 
-    It proves ``lower <= delta(epsilon) <= upper``, and that ``upper`` meets a target.
+    A certificate proves ``lower <= delta(epsilon) <= upper``, and that ``upper`` meets a target.
     :func:`privproj.contrib.certify.certify` returns one.
 
     Attributes:
@@ -223,8 +223,8 @@ def check_provable(phases: Sequence[Phase]) -> None:
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
     """Return the profile of a phase in ball arithmetic.
 
-    The profile is of one release, or of ``steps`` releases if they have a closed form. It holds for the neighboring
-    relation of the phase.
+    The profile is of one release, or of ``steps`` releases if they have a closed form. The profile holds for the
+    neighboring relation of the phase.
     """
     entry = ball_entry(phase.bound)
     assert entry is not None
@@ -237,8 +237,8 @@ def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
 def _one_layer(mechanism: Mechanism) -> Mechanism:
     """Return the mechanism of one layer that is equivalent to several layers.
 
-    It exists if all layers have the same shape and a joint clipping norm. Otherwise the mechanism is returned
-    unchanged.
+    This mechanism exists if all layers have the same shape and a joint clipping norm. Otherwise the mechanism is
+    returned unchanged.
     """
     return mechanism.alike if isinstance(mechanism, M2) else mechanism
 
@@ -426,7 +426,8 @@ def certify(result: Result) -> Certificate:
 def prove(result: Result) -> tuple[Result, Certificate]:
     """Return a result with the number that is proved, and its certificate.
 
-    The proof is in ball arithmetic. For one release the number is unchanged. For a run it may differ slightly.
+    The proof is in ball arithmetic. For one release the number is unchanged. For a run the proved number may differ
+    slightly from the number in ``result``.
 
     Args:
         result: The result of an epsilon, delta or sigma query, or of a run file.

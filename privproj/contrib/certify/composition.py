@@ -1,10 +1,10 @@
 """Enclose the delta of a run in ball arithmetic (C29: a whole run in balls).
 
-This module follows the proof of claim C29 in ``PROOF.md`` of this folder step by step. It depends only on the profiles
-of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound enclosure. The
-grid only determines how narrow the enclosure is.
+This module follows the proof of claim C29 in ``PROOF.md`` of this folder step by step. The module depends only on the
+profiles of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound
+enclosure. The grid only determines how narrow the enclosure is.
 
-Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` its
+Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` the
 excess. The grid of privacy losses has the step ``h``, and its points are ``t_j = e^(j h)``. The integer ``j`` is the
 cell of a point. A knot is a point at which bounds of the profile are known (:class:`Knot`). A pair of distributions on
 the grid (:class:`BallPair`) bounds a release from above or from below. The distribution of the sum of the losses is

@@ -191,7 +191,7 @@ class BallBetaDistribution(BallDistribution):
     def above(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the trapezoidal sum of the density after a node (C21).
 
-        It is ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))`` with the ``cut`` ``c``, the odds ``E`` of the node,
+        The bound is ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))`` with the ``cut`` ``c``, the odds ``E`` of the node,
         ``u = c E/(1 + E)`` and ``m = min(b, 1)``.
         """
         least, rest = self.b.min(arb(1)), (1 + (1 - cut) * odds) / (1 + odds)
@@ -200,7 +200,7 @@ class BallBetaDistribution(BallDistribution):
     def tail(self, u: arb) -> arb:
         """Return a ball that contains ``P(U > u)``.
 
-        It is the regularized incomplete Beta function of ``1 - u``.
+        This probability is the regularized incomplete Beta function of ``1 - u``.
 
         Raises:
             PrecisionError: The ball ``u`` does not exclude 1.
@@ -243,7 +243,8 @@ class BallGammaDistribution(BallDistribution):
     def above(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the trapezoidal sum of the density after a node (C21).
 
-        It is ``c^a e^-u / (E Gamma(a))`` with the ``cut`` ``c``, the odds ``E`` of the node and ``u = c E/(1 + E)``.
+        The bound is ``c^a e^-u / (E Gamma(a))`` with the ``cut`` ``c``, the odds ``E`` of the node and
+        ``u = c E/(1 + E)``.
         """
         return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
 

@@ -172,7 +172,7 @@ class _Point(NamedTuple):
 def chernoff_bound(k: arb, y: arb) -> arb:
     """Return Chernoff's bound of the tail of ``Gamma(k)`` beyond ``y``.
 
-    The bound is ``e^-(y - k - k ln(y/k))``. It holds for the upper tail if ``y > k``, and for the lower tail if
+    The bound is ``e^-(y - k - k ln(y/k))``. The bound holds for the upper tail if ``y > k``, and for the lower tail if
     ``y < k``.
     """
     return (k + k * (y / k).log() - y).exp() if y > 0 else arb(0)

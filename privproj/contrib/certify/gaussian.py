@@ -33,7 +33,7 @@ def two_sided(eps: arb, mu: arb) -> arb:
 def slope(eps: arb, x: arb) -> arb:
     """Return a ball that contains the derivative of the Gaussian delta (C3).
 
-    It is the derivative ``h_eps'(x)`` at ``x > 0``, where ``h_eps(x)`` is the Gaussian delta at the squared sensitivity
+    The derivative is ``h_eps'(x)`` at ``x > 0``, where ``h_eps(x)`` is the Gaussian delta at the squared sensitivity
     over noise ``x``.
     """
     root = x.sqrt()

@@ -60,8 +60,8 @@ class BallProfile:
 class BallGaussianProfile(BallProfile):
     """The profile of ``T = steps`` Gaussian releases (C3: the Gaussian profile).
 
-    It is ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, where ``z`` is the
-    noise multiplier.
+    The profile is ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, where ``z`` is
+    the noise multiplier.
     """
 
     def __init__(self, noise_multiplier: float, steps: int = 1) -> None:
@@ -75,7 +75,7 @@ class BallGaussianProfile(BallProfile):
 class BallBetaTail(BallProfile):
     """The Beta-tail bound of M2 at a ``tau`` in (0, 1] (C16: good events).
 
-    It is ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if
+    The bound is ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if
     ``sharp``, and otherwise the two-sided tail. ``d`` is the dimension, ``r`` the rank, ``k`` the rank of the
     difference between neighboring sums, and ``mu`` one over the noise multiplier. The witness is ``tau``.
     """
@@ -166,10 +166,10 @@ class BallRandomSensitivity(BallMean):
 class BallAnyRank(BallRandomSensitivity):
     """The bound for a difference of neighboring sums of any rank (C5: any rank).
 
-    It is ``E[g_p(X)]``. ``X`` is the random squared sensitivity over noise, and ``h_eps(x)`` is the Gaussian delta at
-    ``x``. The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a smaller point. ``g_p`` equals ``h_eps`` below the
-    crossing, and equals the tangent above the crossing. The witness is ``p``, which must be at least the inflection
-    point of ``h_eps``. If ``h_eps`` is convex on the whole range of ``X``, the witness is empty.
+    The bound is ``E[g_p(X)]``. ``X`` is the random squared sensitivity over noise, and ``h_eps(x)`` is the Gaussian
+    delta at ``x``. The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a smaller point. ``g_p`` equals ``h_eps``
+    below the crossing, and equals the tangent above the crossing. The witness is ``p``, which must be at least the
+    inflection point of ``h_eps``. If ``h_eps`` is convex on the whole range of ``X``, the witness is empty.
     """
 
     def witness(self, eps: float) -> Witness:
@@ -283,7 +283,7 @@ def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
 class BallLaplaceProfile(BallProfile):
     """The profile of a Laplace release.
 
-    It is ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu``, and 0 otherwise. ``mu`` is one over the noise
+    The profile is ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu``, and 0 otherwise. ``mu`` is one over the noise
     multiplier.
     """
 
@@ -298,8 +298,8 @@ class BallLaplaceProfile(BallProfile):
 class BallSecretSketch(BallProfile):
     """The exact profile of a secret sketch for a rank-one difference.
 
-    By claim C14 (the secret sketch) of docs/proofs.md, it is the larger one of ``F(w) - e^eps F(w/(1+nu))`` and
-    ``(1-F)(w') - e^eps (1-F)(w' (1+nu))``, one for each direction. ``F`` is the distribution function of ``chi2_r``
+    By claim C14 (the secret sketch) of docs/proofs.md, the profile is the larger one of ``F(w) - e^eps F(w/(1+nu))``
+    and ``(1-F)(w') - e^eps (1-F)(w' (1+nu))``, one for each direction. ``F`` is the distribution function of ``chi2_r``
     with ``r = rank``, ``nu`` is ``1/gamma_ratio``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` and
     ``w' = (r ln(1+nu) + 2 eps)/nu``. ``gamma_ratio`` is the smallest variance of the sketch over the largest change of
     the variance between neighboring datasets.

@@ -30,7 +30,8 @@ from privproj.contrib.certify.profiles import BallMean
 class BallWishartProfile(BallMean):
     """The profile of the Wishart mechanism for vectors of equal norm (C9).
 
-    It is ``delta(eps) = E[max(0, 1 - e^(eps - L))]``, where ``L`` is the privacy loss at the largest misalignment.
+    The profile is ``delta(eps) = E[max(0, 1 - e^(eps - L))]``, where ``L`` is the privacy loss at the largest
+    misalignment.
     """
 
     effort: int = 8
@@ -165,7 +166,7 @@ class _RatioPair:
     def most_gain(self, sign: int, grown: arb) -> arb:
         """Return an upper bound of the factor :meth:`gain` of the integrand.
 
-        It is the smaller one of ``k E`` and Chernoff's bound of a gamma tail: ``Q(k, U2)`` for ``g_-``, and
+        The result is the smaller one of ``k E`` and Chernoff's bound of a gamma tail: ``Q(k, U2)`` for ``g_-``, and
         ``P(k, U1)`` for ``g_+``.
         """
         near = (self.a * grown.log1p() + sign * self.eps) / grown

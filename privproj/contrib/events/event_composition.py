@@ -340,7 +340,7 @@ def compose_losses(
 ) -> pld_curve.PldCurve:
     """Return the privacy curve of phases and events on one grid of losses.
 
-    dp-accounting composes the distributions. The curve is an upper bound, except for rounding. It relies on the
+    dp-accounting composes the distributions. The curve is an upper bound, except for rounding. The proof relies on the
     dominating pairs of the phases (C2: domination composes, C18: pairs on a grid), and on dp-accounting's distributions
     of the events.
 

@@ -38,7 +38,7 @@ MOST_DEFAULT_CELLS = 2.0**20
 class PldCurve:
     """The privacy curve of a run that dp-accounting composed, as upper bounds.
 
-    It is the maximum over the add and remove directions.
+    The curve is the maximum over the add and remove directions.
 
     Attributes:
         distribution: The composed privacy loss distribution in both directions.

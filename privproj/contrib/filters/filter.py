@@ -274,7 +274,7 @@ class Filter:
     def spent(self) -> float:
         """The spent part of the budget, rounded up.
 
-        It is in nats for a filter with an order, and a sum of ``mu^2`` for a filter without an order.
+        The value is in nats for a filter with an order, and a sum of ``mu^2`` for a filter without an order.
         """
         return _round_up(self._spent)
 
@@ -407,8 +407,8 @@ class Filter:
     def epsilon_of_spent(self, delta: float) -> float:
         """Return the epsilon of the spent part of the budget, rounded up.
 
-        It is a guarantee only for a plan that is fixed in advance. For a plan that depends on earlier outputs, use
-        :meth:`epsilon`.
+        This epsilon is a guarantee only for a plan that is fixed in advance. For a plan that depends on earlier
+        outputs, use :meth:`epsilon`.
 
         Args:
             delta: The delta, above 0 and below 1.
@@ -485,7 +485,7 @@ class Filter:
 class _BudgetQuery(Composition):
     """The composition that represents the whole budget of a filter.
 
-    Its phases are the counted releases.
+    The phases of this composition are the counted releases.
     """
 
     budget: Filter = field(kw_only=True)

@@ -116,7 +116,7 @@ class InverseGamma:
 def distribution(mechanism: JLClip) -> InverseGamma:
     """Return the distribution of the squared sensitivity over noise of a record.
 
-    It is the worst case: the limit in which the norm of the record is much larger than the clipping norm.
+    The result is for the worst case, the limit in which the norm of the record is much larger than the clipping norm.
     """
     assert mechanism.probes is not None
     half = 0.5 * mechanism.probes

@@ -134,8 +134,8 @@ class _TrialDistribution:
     def draw(self, uniform: Fraction) -> int:
         """Return the number of runs for a uniform random number in [0, 1).
 
-        The result is the smallest number whose cumulative probability exceeds ``uniform``. It is at most the first
-        number beyond the mean whose probability is below :data:`LEAST_DRAWN`.
+        The result is the smallest number whose cumulative probability exceeds ``uniform``. The result is at most the
+        first number beyond the mean whose probability is below :data:`LEAST_DRAWN`.
         """
         with localcontext() as context:
             context.prec = DRAWN_DIGITS
@@ -216,8 +216,8 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
 def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
     """Return the Renyi curve for a Poisson number of runs.
 
-    It follows from Theorem 6 of Papernot, Steinke 2022. ``base`` is the curve of one run, and ``mean`` is the mean
-    number of runs.
+    The curve follows from Theorem 6 of Papernot, Steinke 2022. ``base`` is the curve of one run, and ``mean`` is the
+    mean number of runs.
     """
 
     def divergence(alpha: float) -> float:
@@ -377,7 +377,7 @@ DRAWN_BITS = 160  # soundness: random bits of the uniform number from which a nu
 class _SelectionQuery(Composition):
     """The composition that represents the best of a random number of runs.
 
-    Its only phase is one run.
+    The only phase of this composition is one run.
     """
 
     runs: _TrialDistribution = field(kw_only=True)

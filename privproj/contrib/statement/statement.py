@@ -534,7 +534,7 @@ NOT_COMPARED = ("name", "public_size", "planned")
 class AgreementVerdict(Verdict):
     """The verdict on a statement and a ledger together.
 
-    It has the verdict on each document, and the differences between the runs of both documents as text.
+    Its attributes are the verdict on each document, and the differences between the runs of both documents as text.
     """
 
     statement: StatementVerdict
