@@ -1,1 +1,1 @@
-"""The command line: parse arguments, call a function of privproj, print the result."""
+"""Parse arguments of the command line, call privproj, and print the result."""

@@ -1,6 +1,7 @@
 """Implement ``privproj alignment`` and ``privproj lora-noise``.
 
-They compute the misalignment for the wishart mechanism, and moments of LoRA's noise term.
+The first command computes the misalignment for the wishart mechanism. The second command computes moments of the noise
+term of LoRA.
 """
 
 from collections.abc import Callable
@@ -36,8 +37,8 @@ def helper(
 ) -> None:
     """Add a command that prints a number, a note and a requirement.
 
-    ``ask`` computes the number, and ``quantity`` is its label and its scale. ``short`` describes the command in the
-    list of commands. ``example`` starts with the name of the command.
+    ``ask`` computes the number, and ``quantity`` is the label and the scale of the number. ``short`` describes the
+    command in the list of commands. ``example`` starts with the name of the command.
     """
     label, scale = quantity
 

@@ -78,7 +78,7 @@ def command(file: tuple[str, ...], update: bool, reference: bool, junit: str | N
 
 
 def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the named files; a folder is replaced by its files that match *bounds.toml."""
+    """Return the named files, and the files *bounds.toml of each named folder."""
     files: list[str] = []
     for name in names:
         if not name:
@@ -91,10 +91,10 @@ def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) -> tuple[list[Entry], dict[str, str]]:
-    """Check the entries of all files; return them and the errors of malformed files.
+    """Check the entries of all files; return the entries and the errors by file.
 
-    The JUnit report is written to ``junit`` twice: first as unfinished, so that an earlier report is not mistaken for
-    the report of this call, and at the end.
+    A malformed file has an error and no entries. At the beginning, a JUnit report with the error "did not finish" is
+    written to ``junit``. This report replaces the report of an earlier call. The final report is written at the end.
     """
     verdicts, errors = [], {}
     if junit is not None and (Path(junit).is_file() or not Path(junit).exists()):  # a pipe cannot be rewritten
@@ -113,7 +113,7 @@ def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) 
 
 
 def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = False) -> str:
-    """Return one line for each entry, details of failed entries, and each warning once.
+    """Return a line for each entry, details of failures, and each warning once.
 
     With ``verbose``, the requirements of every entry are included.
     """
@@ -134,8 +134,8 @@ def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = 
 def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
     """Yield ``(label, text)`` for the details of an entry.
 
-    They are the problem and the query of a failed entry, the comparison with mpmath if it was skipped, rewritten
-    values, assumptions on the data, and warnings.
+    The details are the problem and the query of a failed entry, rewritten values, assumptions on the data, and
+    warnings. If the comparison with mpmath was skipped, this is a detail too.
     """
     if not entry.holds:
         query = entry.parameters
@@ -163,7 +163,7 @@ def records(entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def line(entry: Entry, place: str = "") -> str:
-    """Return one line with the verdict on an entry, its value and its bound."""
+    """Return one line with the verdict on an entry, the value and the bound."""
     mark, result, value = "ok  " if entry.holds else "FAIL", entry.result, "no value"
     if result is not None:
         of = f"{result.side}, {result.mechanism['name']}.{result.bound}, {result.status}"
@@ -172,7 +172,7 @@ def line(entry: Entry, place: str = "") -> str:
 
 
 def updated(file: str, entries: list[Entry]) -> str:
-    """Return the text of a file with its expected values rewritten.
+    """Return the text of a file with new expected values.
 
     Everything else is unchanged.
     """
@@ -189,7 +189,7 @@ def updated(file: str, entries: list[Entry]) -> str:
 def as_junit(entries: list[Entry], errors: dict[str, str]) -> str:
     """Return a JUnit report in XML.
 
-    It has a test case for each entry, and an error for each malformed file.
+    The report has a test case for each entry, and an error for each malformed file.
     """
     from xml.etree import ElementTree as Tree
 

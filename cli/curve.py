@@ -1,4 +1,4 @@
-"""Implement ``privproj curve``: delta(epsilon), the trade-off function or a GDP mu."""
+"""Implement ``privproj curve``: delta(epsilon), trade-off functions or a GDP mu."""
 
 import sys
 from collections.abc import Callable
@@ -37,7 +37,8 @@ def answers(
 ) -> list[Any]:
     """Return the results of ``evaluate`` for the named bounds.
 
-    The name "all" means every bound that has a result. If there is none, the error of the default bound is raised.
+    The name "all" means every bound that has a result. If no bound has a result, the error of the default bound is
+    raised.
     """
     if names != ("all",):
         return [evaluate(composition_of(mechanism, name, run)) for name in names or (None,)]
@@ -121,9 +122,10 @@ def show_curves(
 def table_of_curves(
     mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], shape: str, x: list[float], plot: str | None
 ) -> Table:
-    """Return a table with the curve of each bound, and plot it if ``plot`` names a file.
+    """Return a table with the curve of each bound.
 
-    ``x`` are the epsilons or the false positive rates.
+    If ``plot`` names a file, the curves are also plotted. ``shape`` is "delta" or "trade-off", and ``x`` are the
+    epsilons or the false positive rates.
     """
 
     def drawn(query: Composition) -> tuple[list[float], Result]:

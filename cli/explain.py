@@ -1,4 +1,7 @@
-"""Implement ``privproj explain`` (its texts: ``cli/words.toml``) and ``privproj bounds``."""
+"""Implement ``privproj explain`` and ``privproj bounds``.
+
+``cli/words.toml`` has the texts of ``privproj explain``.
+"""
 
 import re
 import tomllib
@@ -24,9 +27,9 @@ from .options import command_with, completing, json_option
 def word_groups() -> list[dict[str, Any]]:
     """Return the groups of entries of ``privproj explain``, in order.
 
-    Each group has a ``title``, the ``kind`` of its entries, and the entries as ``word``. ``words.toml`` describes the
-    fields of an entry. Exit codes, sampling schemes, mechanisms, requirements, published methods, commands and JSON
-    keys are added from where they are declared.
+    A group is a mapping with a ``title``, the ``kind`` of the entries, and the list of entries under the key ``word``.
+    ``words.toml`` describes the fields of an entry. Exit codes, sampling schemes, mechanisms, requirements, published
+    methods, commands and JSON keys are not in that file. Their entries are built from the code that declares them.
     """
     groups = data("words")["group"]
     for path in sorted(Path(privproj.__file__).parent.glob("contrib/*/words.toml")):
@@ -54,7 +57,10 @@ def word_groups() -> list[dict[str, Any]]:
 
 
 def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
-    """Add a group of an optional feature, or its entries to the group of the same title."""
+    """Add a group of entries of an optional feature.
+
+    If there is already a group with the same title, the entries are added to that group.
+    """
     same = next((group for group in groups if group["title"] == added["title"]), None)
     if same is None:
         groups.append(added)
@@ -68,7 +74,7 @@ def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
 
 
 def _requirements() -> list[dict[str, Any]]:
-    """Return an entry for each requirement of the package and of its optional features."""
+    """Return an entry for each requirement of the core and of optional features."""
     others = [scheme.requirements for scheme in SCHEMES.values()]
     others += [member for name in mechanism_names() for member in mechanism_named(name).requirements]
     others += [text for bound in registry() for text in bound.requirements(bound.mechanism)]
@@ -158,15 +164,15 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
 
 
 def all_entries(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return all entries of the groups, each with its kind."""
+    """Return all entries of the groups, each with the kind of the group."""
     return [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
 
 
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     """Return every entry, bound, claim and item of a paper with this name.
 
-    The text of a warning matches its entry too. Raises :class:`InvalidParameterError` with a suggestion if there is no
-    match.
+    If nothing has this name, the result is the entries of warnings whose text is part of ``word``. If there are no such
+    entries, :class:`InvalidParameterError` is raised, with a suggestion.
     """
     from .papers import paper_entries
 
@@ -197,7 +203,7 @@ def claims() -> dict[str, str]:
 
 
 def claim_entry(name: str, claim: str) -> dict[str, Any]:
-    """Return a claim as an entry: its statement, its bounds, and where its proof is."""
+    """Return a claim as an entry: the statement, the bounds, a reference to the proof."""
     bounds = [".".join(line) for line in bound_names() if find_bound(mechanism_named(line[0]), line[1]).proof == name]
     page = f"The proof is in docs/proofs.md#{name.lower()}."
     return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}
@@ -214,7 +220,7 @@ def spellings(chosen: Iterable[dict[str, Any]]) -> set[str]:
 
 
 def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
-    """Return a bound as an entry: its summary, its status and a reference to its page."""
+    """Return a bound as an entry: the summary, the status and a reference to a page."""
     bound = find_bound(mechanism_named(mechanism), name)
     full = f"{mechanism}.{name}"
     means = f"A bound of {mechanism}: {bound.summary}. Its status is {bound.status}."
@@ -246,7 +252,7 @@ def overview(groups: list[dict[str, Any]]) -> str:
 
 
 def _completions() -> list[str]:
-    """Return the names of mechanisms, of bounds, and of both together."""
+    """Return all names of mechanisms, of bounds, and of the form MECHANISM.BOUND."""
     return [*dict(bound_names()), *(name for _, name in bound_names()), *map(".".join, bound_names())]
 
 

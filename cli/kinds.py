@@ -1,4 +1,7 @@
-"""Recognize files by their contents, so that an error about another kind of file names the command that reads it."""
+"""Recognize the kind of a file, such as a ledger, from the contents.
+
+If a command expects another kind of file, the error states the kind of the file and which commands read it.
+"""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -21,7 +24,10 @@ KEYS = {"phase": (RUN_FILE, "run"), "bound": (REGRESSION_FILE, "check"), "grid":
 
 
 def kind_of(content: bytes) -> tuple[str, str]:
-    """Return the kind of a file and which commands read it, as text; empty texts for a file of no known kind."""
+    """Return the kind of a file, and a text that names the commands for this kind.
+
+    Both texts are empty for a file of no known kind.
+    """
     if content.startswith(LEDGER_BEGINS):
         return LEDGER, "use `privproj ledger` or `privproj verify`"
     if len(content) > LARGEST_FILE:
@@ -40,7 +46,7 @@ def kind_of(content: bytes) -> tuple[str, str]:
 
 
 def _table_in(content: bytes) -> Mapping[str, Any]:
-    """Return the table of a TOML or JSON file; an empty one for any other file."""
+    """Return the table of a TOML or JSON file; an empty table for any other file."""
     with suppress(ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         text = content.decode("utf-8-sig")
         is_json = text.lstrip().startswith("{")
@@ -52,14 +58,20 @@ def _table_in(content: bytes) -> Mapping[str, Any]:
 
 
 def remedy_for(content: bytes) -> str:
-    """Return what a file is and which commands read it, as a remedy; empty for a file of no known kind."""
+    """Return the remedy for a file of an unexpected kind, as text.
+
+    The text states the kind of the file and which commands read it. For a file of no known kind the text is empty.
+    """
     noun, commands = kind_of(content)
     return f"it is {noun}; {commands}" if noun else ""
 
 
 @contextmanager
 def expecting(kind: str, file: str) -> Iterator[None]:
-    """Replace an error about a file by one that names the kind of the file, if that is not the expected one."""
+    """Replace an error in this context if the file is not of the expected kind.
+
+    The new error states the kind of the file. Without an error in the context, the kind is not checked.
+    """
     try:
         yield
     except InvalidParameterError:

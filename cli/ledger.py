@@ -51,7 +51,10 @@ def ledger_command(file: str, delta: float | None, json: bool, verbose: bool) ->
 
 
 def read_started_ledger(file: str) -> tuple[Account, bytes]:
-    """Return the account of a ledger that has a phase, and its content."""
+    """Return the account of a ledger, and the bytes of the file.
+
+    A ledger without a phase is an error.
+    """
     content = read_bounded(file, most=LARGEST_LEDGER)
     with expecting(LEDGER, file), ledger_named_file():
         return parse_ledger(content, file).account, content
@@ -59,7 +62,7 @@ def read_started_ledger(file: str) -> tuple[Account, bytes]:
 
 @contextmanager
 def ledger_named_file() -> Iterator[None]:
-    """Name the ledger ``FILE`` in an error, like the argument of the command."""
+    """Replace the name "ledger" in an error by ``FILE``, the argument of the command."""
     try:
         yield
     except InvalidParameterError as error:
@@ -69,7 +72,7 @@ def ledger_named_file() -> Iterator[None]:
 
 
 def planned_delta(account: Account, delta: float | None) -> float:
-    """Return ``delta``, or the delta of the target of the ledger if it is None."""
+    """Return ``delta``; if it is None, the delta of the target of the ledger."""
     if delta is None:
         delta = (account.target or {}).get("delta")
     if delta is None:
@@ -78,7 +81,10 @@ def planned_delta(account: Account, delta: float | None) -> float:
 
 
 def overview(account: Account, delta: float) -> dict[str, Any]:
-    """Return steps and epsilon, so far and of the whole plan, and which one to report."""
+    """Return the steps and the epsilon, both so far and for the whole plan.
+
+    The mapping also states which of the two epsilons to report.
+    """
     so_far = account.epsilon(delta) if account.spent else None
     budget = account.budget() if account.is_adaptive else None
     planned = account.explained(account.planned.epsilon(delta))
@@ -157,7 +163,11 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool, verbo
 
 
 def exceeded(summary: dict[str, Any], epsilon: float) -> list[str]:
-    """Return a warning if the completed phases exceed the budget, or else the planned ones."""
+    """Return a warning if the phases exceed the budget.
+
+    If the completed phases exceed the budget, the warning is about the completed phases. If only the planned phases
+    exceed the budget, the warning is about the planned phases.
+    """
     if summary["epsilon_spent"] > epsilon:
         return ["The completed phases exceed the budget. Release nothing more from these records, or raise the budget."]
     if any(entry["would_exceed"] for entry in summary["phases"]):
@@ -166,7 +176,7 @@ def exceeded(summary: dict[str, Any], epsilon: float) -> list[str]:
 
 
 def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[dict[str, Any], Result]:
-    """Return the record of a plan that is fixed in advance, and its epsilon."""
+    """Return the record and the epsilon of a plan that is fixed in advance."""
     rows, of_plan = remaining(schedule, epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
@@ -175,7 +185,7 @@ def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[di
 
 
 def record(schedule: Composition, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
-    """Return the spent epsilon, the steps that each phase may take, and the requirements."""
+    """Return the spent epsilon, the steps that fit in each phase, and requirements."""
     fields = of_plan.as_dict()
     phases = [
         {

@@ -83,7 +83,7 @@ Exit codes:
 
 
 class LazyGroup(Group):
-    """A group that imports a command only when it is called, and lists the commands under headings."""
+    """A group of commands under headings; a command is imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for commands in command_groups().values() for name in commands]
@@ -198,7 +198,10 @@ def run_command(argv: list[str]) -> int:
 
 
 def sentence_of(error: InvalidParameterError, options: Collection[str]) -> str:
-    """Return the message of an error about a parameter, with parameter names written as options of the command."""
+    """Return the message of an error about a parameter.
+
+    Names of parameters are written as ``options`` of the command.
+    """
     name = option_name(error.name)
     if name == "--mechanism" and name not in options:
         name = "MECHANISM"  # an argument
@@ -208,7 +211,7 @@ def sentence_of(error: InvalidParameterError, options: Collection[str]) -> str:
 
 
 def options_in(argv: list[str]) -> list[str]:
-    """Return the options of the command that the arguments call; none if they call no command."""
+    """Return the options of the command in ``argv``; an empty list without a command."""
     command: click.Command | None = cli
     for word in argv:
         if not isinstance(command, click.Group):

@@ -33,10 +33,10 @@ def parse_number(option: str, text: str) -> float:
 
 
 class Number(click.ParamType):
-    """A finite decimal number; overflow (1e400), underflow (1e-400), nan and inf are errors.
+    """A finite decimal number.
 
-    ``check`` is called with the name of the parameter and the parsed number; it returns the value or raises an error. A
-    text in ``choices`` is accepted in place of a number.
+    Overflow (1e400), underflow (1e-400), nan and inf are errors. ``check`` is called with the name of the parameter and
+    the parsed number; it returns the value or raises an error. A text in ``choices`` is accepted in place of a number.
     """
 
     name = "number"
@@ -113,7 +113,7 @@ def completing(names: Callable[[str | None], Iterable[str]]) -> Callable[..., li
 
 
 def option(name: str, help_text: str, **settings: Any) -> Once:
-    """Return an option with this name and help; its value is a number by default."""
+    """Return an option with this name and help text; by default it takes a number."""
     if not settings.get("is_flag"):
         settings.setdefault("type", Number())
     return Once([name], help=help_text, **settings)
@@ -155,9 +155,10 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
 
 
 def type_of(annotation: Any) -> click.ParamType:
-    """Return the click type for an annotation.
+    """Return the click type for the annotation of a parameter.
 
-    It is the type in the annotation, a choice of its texts, or a number.
+    If the annotation contains a click type, this type is returned. A ``Literal`` of texts becomes a choice. Any other
+    annotation means a number.
     """
     held = get_args(annotation)
     types = [one for one in held if isinstance(one, click.ParamType)]
@@ -176,7 +177,7 @@ def csv_option() -> Once:
 
 
 def verbose_option() -> Once:
-    """Return the option ``--verbose``, with a help text that lists the details of a bound."""
+    """Return the option ``--verbose`` for commands that print details of a bound."""
     help_text = "Print also the lower bound, other bounds, utility, numerics and source, and explain each requirement."
     return Once(["--verbose", "-v"], help=help_text, is_flag=True)
 
@@ -187,7 +188,10 @@ def requirements_option() -> Once:
 
 
 def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[..., int]], click.Command]:
-    """Return a decorator that makes a command of a function; its docstring is the help."""
+    """Return a decorator that turns a function into a command.
+
+    The docstring of the function is the help of the command.
+    """
     return click.command(name, params=[*options])
 
 
@@ -221,10 +225,11 @@ ENGLISH = ("--bound", "--data", "--date", "--model")  # options that such a text
 
 
 def with_options(text: str, options: Collection[str]) -> str:
-    """Return a message in which the parameters that are options of the command are written as options.
+    """Return a message in which parameters are written as options of the command.
 
-    ``relation=replace`` becomes ``--relation replace``, and ``batch_size`` becomes ``--batch-size``. Names of other
-    parameters, such as keys of a file, stay.
+    Only parameters that are ``options`` of the command are changed. ``relation=replace`` becomes
+    ``--relation replace``, and ``batch_size`` becomes ``--batch-size``. Names of other parameters, such as keys of a
+    file, stay.
     """
 
     def assigned(match: re.Match[str]) -> str:
@@ -241,7 +246,7 @@ def with_options(text: str, options: Collection[str]) -> str:
 
 
 def in_command(text: str) -> str:
-    """Return a message of the command that is running, with its options in place of parameters."""
+    """Return a message with parameters written as options of the running command."""
     context = click.get_current_context(silent=True)
     return text if context is None else with_options(text, options_of(context))
 
@@ -272,7 +277,7 @@ class Group(click.Group):
 
 
 class SectionedCommand(click.Command):
-    """A command with options under headings; rare options appear in ``--help-all`` only."""
+    """A command with options under headings; only ``--help-all`` shows rare options."""
 
     def __init__(self, sections: Mapping[str, Sequence[click.Parameter]], **settings: Any) -> None:
         show_all, last = "Show this message with all options.", list(sections)[-1]

@@ -37,7 +37,7 @@ def complain(message: str, code: int) -> int:
 def bar(length: int, label: str, hidden: bool = False) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; yield the function that adds completed steps.
 
-    The first call adds the steps that were done before, which do not count for the rate.
+    The first call passes the number of steps of an earlier run. The displayed steps per second do not include these.
     """
 
     def per_second(rate: float | None) -> str | None:

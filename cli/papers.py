@@ -1,6 +1,7 @@
-"""Implement ``privproj papers``: the theorems and figures of the source papers.
+"""Implement ``privproj papers``, which lists results of the source papers.
 
-The items come from ``papers.toml`` and from the records of bounds.
+``papers.toml`` lists the papers and their items. An item is a theorem, a figure or an algorithm. If an item names a
+bound of privproj, the verdict, the reason and the proof come from the record of this bound.
 """
 
 import re
@@ -28,14 +29,14 @@ VERDICTS = {
 
 
 def papers() -> list[dict[str, Any]]:
-    """Return the papers with their items, completed from the records of bounds."""
+    """Return the papers with their items, each completed by :func:`completed`."""
     return [{**paper, "item": [*map(completed, paper["item"])]} for paper in data("papers")["paper"]]
 
 
 def completed(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with the verdict, reason and proof of its bound.
+    """Return an item with the verdict, reason and proof of its bound added.
 
-    If the item names an improved bound, the command for it is added.
+    If the item also names an improved bound, the command that computes this bound is added.
     """
     complete = dict(item)
     if "bound" in item:
@@ -49,7 +50,7 @@ def completed(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def improved_command(command: str, bound: str) -> str:
-    """Return a command with another bound.
+    """Return a command of an item with ``bound`` in place of the published bound.
 
     Options that only the published bound has are removed.
     """
@@ -59,7 +60,7 @@ def improved_command(command: str, bound: str) -> str:
 def find_papers(name: str) -> list[dict[str, Any]]:
     """Return the papers with this arXiv number, title or other name.
 
-    The number of the first version stands for all versions.
+    The number of a paper also matches an early version of the paper, which is listed separately.
     """
     wanted = spelling(name).removeprefix("arxiv").removeprefix(":")
     return [
@@ -142,7 +143,7 @@ def quantity_of(item: dict[str, Any]) -> str:
 
 
 def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item as a row of CSV, with its published and its improved value."""
+    """Return an item as a row of CSV, with the published and the improved value."""
     names = ("name", "verdict", "value", "improved_value", "improved", "command", "improved_command")
     return {"paper": paper["number"], **{name: item.get(name) for name in names}}
 

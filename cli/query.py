@@ -1,6 +1,6 @@
 """Implement the commands that query a mechanism.
 
-There is a group for each quantity, with a command for each mechanism.
+There is a command group for each quantity, such as epsilon, and in it a command for each mechanism.
 """
 
 import sys
@@ -79,7 +79,7 @@ def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) 
 def adapter_options(mechanism: str) -> list[Once]:
     """Return the options that read a PEFT adapter.
 
-    They exist for m2, which uses its layers, and for gaussian, which only prints them.
+    Only m2 and gaussian have these options. m2 uses the layers of the adapter, and gaussian only prints the layers.
     """
     if mechanism not in ("gaussian", "m2"):
         return []
@@ -94,7 +94,7 @@ def adapter_options(mechanism: str) -> list[Once]:
 def run_options(quantity: str) -> list[Once]:
     """Return the options of a run, without the parameter that the query solves for.
 
-    They include steps and sampling rate, or batch size, dataset size and epochs.
+    The options include steps and sampling rate, or batch size, dataset size and epochs.
     """
     requested = [(name, field) for name, field in RUN_PARAMETERS.items() if name not in SOLVED_FOR.get(quantity, ())]
     return [option_of(name, field) for name, field in requested if field.description]
@@ -124,11 +124,11 @@ def refuted_option() -> Once:
 
 
 class QueryGroup(Group):
-    """The group ``privproj QUANTITY``, which builds a command for each mechanism on demand.
+    """The command group ``privproj QUANTITY``, with a command for each mechanism.
 
     ``ask`` is called with the mechanism, the run and all other options, and returns the exit code. ``answer`` and
-    ``own_run`` are options besides those of mechanism, run and target. ``example`` ends the example in the help.
-    ``finds_noise`` is True if the noise multiplier is optional.
+    ``own_run`` are further options, which the help shows under the headings "Answer" and "Run". ``example`` is the end
+    of the example in the help. ``finds_noise`` is True if the noise multiplier is optional.
     """
 
     members = "a mechanism"
@@ -239,7 +239,7 @@ def evaluate_query(
 def show_result(
     result: Result, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool
 ) -> int:
-    """Print the result of a query about this mechanism and run, and return the exit code."""
+    """Print the result of a query of a mechanism, and return the exit code."""
     result = with_clip(result, mechanism, clip)
     if not (json or verbose):
         return show(result, json, lambda: render.as_text(result))
@@ -274,10 +274,11 @@ def show(result: Result, json: bool, text: Callable[[], str]) -> int:
 
 
 def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utility | None":
-    """Return the utility of the update of a projected release, or None.
+    """Return the noise and the projection error of a projected update.
 
-    If the query solved for a parameter, its result is used. The utility is None for a mechanism without a projection,
-    and for a result without a value, an epsilon or an attack risk.
+    If the query solved for a parameter, such as the noise multiplier, the solved value is used. The function returns
+    None for a mechanism without a projection, for a result without a value, and for a result with neither an epsilon
+    nor an attack risk.
     """
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None
@@ -306,10 +307,11 @@ def build_mechanism(kind: type[Mechanism], values: dict[str, Any]) -> Mechanism:
 def take_adapter(
     kind: type[Mechanism], values: dict[str, Any], from_peft: str | None, whole_gradients: bool = False
 ) -> None:
-    """Put the layers of a PEFT directory into ``values`` for m2; print them for gaussian.
+    """Put the layers of a PEFT directory into ``values``, or only print the layers.
 
-    A saved adapter indicates that its factors were trained, which m2 does not account for. Therefore m2 needs a
-    confirmation that whole gradients were clipped and projected.
+    For m2, the layers become parameters in ``values``. For gaussian, they are printed. A saved adapter indicates that
+    LoRA factors were trained, which m2 does not account for. Therefore m2 needs a confirmation that whole gradients
+    were clipped and projected.
     """
     if from_peft is None:
         raise InvalidParameterError(

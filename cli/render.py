@@ -1,4 +1,7 @@
-"""Render results as text and JSON. Text rounds to four significant digits on the safe side."""
+"""Render results as text and JSON.
+
+Numbers in text are rounded to four significant digits, on the safe side.
+"""
 
 import math
 import re
@@ -38,7 +41,7 @@ FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
 def as_json(value: Any) -> str:
     """Return a value as JSON text.
 
-    Results in it are written with their lower bound, which is computed here.
+    For each :class:`privproj.Result` in the value, this function also computes and writes the lower bound.
     """
     import json
 
@@ -99,7 +102,7 @@ def answer_text(
         parts: Further lines by their labels.
         first: The first lines; by default the value with the bound, the run and the neighboring relation.
         verbose: Whether lower bound, numerics, source and the full text of every requirement are printed; None for a
-            command that has no option for it.
+            command without the option ``--verbose``.
     """
     details: dict[str, Any] = {}
     if verbose:
@@ -115,10 +118,10 @@ def answer_text(
 
 
 def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
-    """Return requirements as one line of short names, or as one line each.
+    """Return the short names of requirements in one line.
 
-    With ``verbose``, each line has the short name and the full text. ``verbose`` is None for a command without such an
-    option.
+    If ``verbose``, there is one line for each requirement, with its short name and its full text. ``verbose`` is None
+    for a command without the option ``--verbose``.
     """
     return requirements_of({"": texts}, verbose)
 
@@ -126,8 +129,8 @@ def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
 def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None) -> list[str]:
     """Return the requirements of several results as lines, each requirement once.
 
-    ``texts_of`` has the requirements of each result by its name. If only some results have a requirement, their names
-    follow it. ``verbose`` is that of :func:`requirement_lines`.
+    ``texts_of`` maps the name of each result to its requirements. If only some results have a requirement, the names of
+    these results follow the requirement. ``verbose`` has the same meaning as in :func:`requirement_lines`.
     """
     owners: dict[str, list[str]] = {}
     for name, texts in texts_of.items():
@@ -145,7 +148,7 @@ def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None)
 
 
 def noise_text(result: Result) -> str:
-    """Return the noise standard deviation for a clipping norm; empty without one."""
+    """Return the noise standard deviation as text; empty without a clipping norm."""
     if result.noise_std is None:
         return ""
     formula = "2 z C" if result.run["relation"] == "replace" else "z C"
@@ -154,7 +157,7 @@ def noise_text(result: Result) -> str:
 
 
 def result_lines(result: Result) -> list[str]:
-    """Return the first lines of a result: value, assumptions, bound, run and neighbors."""
+    """Return the first lines of a result: value, assumptions, bound, run, neighbors."""
     parts = {"assumes": result.data_assumptions, "bound": bound_text(result), "run": run_line(result)}
     return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result)})]
 
@@ -173,7 +176,7 @@ def run_line(result: Result) -> str:
 def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
     """Return the number of steps and the sampling of a run.
 
-    ``warnings`` are those of the result; one of them shows that Poisson sampling was assumed.
+    ``warnings`` are the warnings of the result. One of them may state that Poisson sampling was assumed.
     """
     run = {**Run().parameters(), **run}
     rate, sampling = run["sampling_rate"], run["sampling"]
@@ -191,9 +194,9 @@ def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
 
 
 def neighbors_text(result: Result) -> str:
-    """Return the difference between neighboring datasets.
+    """Return how neighboring datasets differ, such as "add or remove one record".
 
-    Under replace, the scale of the noise multiplier follows.
+    Under replace, the text also states that the noise multiplier is the noise over twice the clipping norm.
     """
     run: Any = result.run
     verb = {"add-remove": "add or remove", "replace": "replace", "zero-out": "zero out"}[str(run["relation"])]
@@ -238,9 +241,10 @@ def two_digits(value: float) -> str:
 
 
 def gap_text(ratio: float) -> str:
-    """Return by how much a ratio exceeds 1, rounded up to two digits.
+    """Return a ratio as text: as a factor if it is at least 2, else as a percentage.
 
-    It is in percent, or a factor if the ratio is at least 2.
+    The factor has one decimal place. The percentage is the excess of the ratio over 1, with two digits. Both numbers
+    are rounded up.
     """
     if ratio >= 2.0:
         return f"a factor of {math.ceil(10.0 * ratio) / 10.0:g}"
@@ -275,13 +279,16 @@ def numerics_text(result: Result) -> str:
 
 
 def digits_text(result: Result) -> str:
-    """Return the value of the bound in mpmath; empty if it was not computed."""
+    """Return the value of the bound in mpmath as text; empty if it was not computed."""
     record: Any = result.numerics.get("mpmath")
     return f"{record['value']} ({record['digits']} digits)" if record else ""
 
 
 def certified_text(result: Result) -> str:
-    """Return the enclosure of delta proved by ball arithmetic, rounded outward to twelve digits."""
+    """Return the proved enclosure of delta as text; empty if there is none.
+
+    The enclosure was proved in ball arithmetic. Its ends are rounded outward to twelve digits.
+    """
     proof: Any = result.numerics.get("certified")
     if proof is None:
         return ""
@@ -331,7 +338,7 @@ def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
 
 
 def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
-    """Return each text after the label, wrapped to ``width``; nothing for an empty text.
+    """Return each text after the label, wrapped to ``width``; empty texts are omitted.
 
     The default width is :data:`WIDEST`, or that of a narrower terminal.
     """
@@ -347,14 +354,18 @@ def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:
-    """Return each warning after its label, wrapped, with parameters as options of the command."""
+    """Return each warning as wrapped lines that begin with "warning:".
+
+    Parameters in the text are written as options of the command.
+    """
     return wrap_line("warning: ", *map(in_command, warnings))
 
 
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows in aligned columns.
 
-    ``sides`` has one character for each column: ``<`` for text, ``>`` for numbers. It is repeated for longer rows.
+    ``sides`` has one character for each column: ``<`` aligns to the left (text), ``>`` to the right (numbers). If a row
+    has more columns, ``sides`` is repeated.
     """
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -364,7 +375,7 @@ def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def headline(result: Result) -> str:
-    """Return the first line of a result: its name, value, kind and target."""
+    """Return the first line of a result: name, value, kind and target."""
     quantity, value, target = result.quantity, result.value, result.target_text
     name, at = SYMBOLS.get(quantity, quantity), f"at {target}"
     if value is None:
@@ -442,9 +453,9 @@ GDP_NOTES = (
 
 
 def several_results(results: Mapping[str, Result], verbose: bool | None = None) -> dict[str, Any]:
-    """Return labeled lines for the results of one query by several bounds.
+    """Return lines by label for the results of one query by several bounds.
 
-    ``results`` has the results by bound.
+    ``results`` maps the name of each bound to its result.
     """
     first = next(iter(results.values()))
     return {
@@ -458,7 +469,8 @@ def several_results(results: Mapping[str, Result], verbose: bool | None = None) 
 def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
     """Return a comparison of bounds as text.
 
-    It has the smallest value, a table of all values, the requirements, and the reasons why other bounds have no value.
+    The text has the smallest value, a table of all values, the requirements, and the reasons why some bounds have no
+    value.
     """
     results = {row.bound.name: row.result for row in rows if row.result is not None and row.result.value is not None}
     lines: list[str] = []
@@ -486,9 +498,10 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
 
 
 def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return each text once, after the names of its results unless all have it.
+    """Return the texts of several results, each text once.
 
-    ``sentences_of`` has the texts of each result by its name.
+    ``sentences_of`` maps the name of each result to its texts. If only some results have a text, the names of these
+    results precede the text.
     """
     owners: dict[str, list[str]] = {}
     for name, sentences in sentences_of.items():
@@ -502,7 +515,10 @@ def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def as_sentence(text: str) -> str:
-    """Return a text that ends with a period, and begins with a capital letter unless its first word is a name."""
+    """Return a text as a sentence with a period and a capital first letter.
+
+    If the first word is a name, such as ``privproj``, its first letter is unchanged.
+    """
     word = text.partition(" ")[0]
     is_name = word == "privproj" or not word.isalpha()
     return f"{text[:1] if is_name else text[:1].upper()}{text[1:].rstrip('.')}." if text else ""

@@ -1,4 +1,7 @@
-"""Implement ``privproj verify``: check a document by its contents and by the files that it names."""
+"""Implement ``privproj verify``, which checks documents of privproj.
+
+A document is checked by its contents, and by other files that the command gets.
+"""
 
 import json as json_decoder
 from collections.abc import Callable, Iterable
@@ -87,7 +90,7 @@ def command(file: tuple[str, ...], delta: float | None, json: bool, verbose: boo
 def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
     """Return the verdict on one document, or on a document with the ledger of its run.
 
-    The files may be in either order, and a third one is a checkpoint.
+    The document and the ledger may be in either order. A third file is a checkpoint.
     """
     if len(files) > 3:
         expected = "one file, or a document, the ledger of its run and a checkpoint"
@@ -136,7 +139,8 @@ def read_document(file: str) -> tuple[str, bytes, str]:
 def _why_unknown(content: bytes) -> str:
     """Return a remedy for a file that is not a known document.
 
-    It is the error of malformed JSON, or the names of the documents of a run.
+    For malformed JSON, the remedy is the error of the parser. For any other file, it names the documents of a training
+    run.
     """
     remedy = "for a training run, verify its ledger.jsonl or statement.md"
     if content.lstrip()[:1] not in (b"{", b"["):
@@ -160,11 +164,17 @@ def render_verdict(
     details: dict[str, Any] | None = None,
     more: Iterable[str] = (),
 ) -> Rendered:
-    """Return a verdict as plain values and as a function that returns its text.
+    """Return a verdict as plain values, and a function that returns its text.
 
-    The text has a headline, failed checks, the lines ``more`` and the labeled lines ``parts``. With details, it also
-    has the lines of ``details``, all checks, and the requirements in full. If a part is None, its text is the entry of
-    ``record`` with the same name.
+    Args:
+        verdict: The verdict.
+        kind: The kind of the document, in the plain values.
+        what: The document in the headline of the text.
+        record: Further plain values.
+        parts: Lines of the text by label. If a line is None, it is the entry of ``record`` with the same name.
+        details: Further lines by label, for ``--verbose``. With ``--verbose`` the text also has the passed checks, and
+            the requirements in full.
+        more: Lines after the failed checks.
     """
     failed = [sentence for sentence, holds in verdict.claims.items() if not holds]
     passed = [sentence for sentence, holds in verdict.claims.items() if holds]
@@ -189,7 +199,7 @@ def missing_lines(verdict: Verdict, planned: int) -> list[str]:
 
 
 def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
-    """Return the verdict on a ledger."""
+    """Return the verdict on a ledger, in the form of :func:`render_verdict`."""
     account = verdict.account.renumbered
     summary, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
     gap = missing_lines(verdict, account.planned.spent)
@@ -212,9 +222,9 @@ def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
 
 
 def ledger_claim(summary: dict[str, Any], missing: int) -> str:
-    """Return what a ledger shows: epsilon of the plan, delta, bound and neighbors.
+    """Return the claim of a ledger: epsilon of the plan, delta, bound and neighbors.
 
-    If releases are missing, the epsilon of those in the ledger is added.
+    If planned releases are missing, the epsilon of the releases in the ledger is added.
     """
     planned, steps = summary["planned"], summary["steps"]
     extent = f"after {steps} releases"
@@ -226,7 +236,10 @@ def ledger_claim(summary: dict[str, Any], missing: int) -> str:
 
 
 def unit_text(result: Result, more: str = "") -> str:
-    """Return the neighboring relation of a result and its difference between datasets."""
+    """Return the neighboring relation, and how neighboring datasets differ.
+
+    ``more`` is appended to the difference.
+    """
     relation = NeighboringRelation(str(result.run["relation"]))
     return f"{relation} ({relation.difference}{more})"
 

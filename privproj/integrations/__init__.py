@@ -1,4 +1,4 @@
-"""Connect privproj to dp-accounting, Opacus, PEFT and transformers, with one module for each package.
+"""Connect privproj to dp-accounting, Opacus, PEFT and transformers.
 
-Each module imports its own package. No core module imports this package.
+There is one module for each of these packages. No core module imports this package.
 """

@@ -57,8 +57,8 @@ Part = tuple[PrivacyLossDistribution, int]
 class ReleaseDpEvent(dp_event.DpEvent):
     """One release of a mechanism of privproj, as an event of dp-accounting.
 
-    Its noise multiplier is the standard deviation of the noise (for Laplace noise its scale) over the sensitivity
-    under ``relation``.
+    The noise multiplier of the mechanism is the standard deviation of the noise over the sensitivity under
+    ``relation``. For Laplace noise it is the scale of the noise over the sensitivity.
 
     Args:
         mechanism: The released mechanism, with its noise multiplier, rank and assumptions on the data.
@@ -83,8 +83,8 @@ class ReleaseDpEvent(dp_event.DpEvent):
 class BallsInBinsDpEvent(dp_event.DpEvent):
     """One epoch of balls-in-bins: each record is in random batches, all released.
 
-    :class:`ProjectionPLDAccountant` supports it if the inner event is a :class:`ReleaseDpEvent`. All other accountants
-    reject it.
+    :class:`ProjectionPLDAccountant` supports this event if the inner event is a :class:`ReleaseDpEvent`. All other
+    accountants reject this event.
 
     Args:
         event: The release of a batch.
@@ -130,7 +130,7 @@ def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent
 
 
 def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
-    """Return the largest number of tree nodes that contain a record.
+    """Return the largest number of tree nodes that contain the same record.
 
     Each node is a Gaussian release (C36: events of dp-accounting).
     """
@@ -156,8 +156,8 @@ def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
 def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem | None:
     """Return a problem if the noise multipliers of events have different scales.
 
-    The events are ``event`` and those that the accountant has composed before. The result is None if there is no
-    problem.
+    A noise multiplier is relative to the clipping norm or to the sensitivity, which differ under replace. The events
+    are ``event`` and the events that the accountant has composed. The result is None if there is no problem.
     """
     under_replace = accountant.neighboring_relation is Relation.REPLACE_ONE
     if not under_replace or len({*_scales_of(event), *_scales_of(accountant.ledger)}) < 2:
@@ -170,9 +170,10 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
 
 
 def distributions_of(shapes: list[CoarseDescription], step: float) -> list[Part]:
-    """Return distributions that dominate these releases, on a grid of width ``step``.
+    """Return distributions that dominate these releases, on a grid with this ``step``.
 
-    They dominate in both directions (C18: pairs on a grid). ``step`` is in nats.
+    ``shapes`` are coarse descriptions of the releases. The distributions dominate in both the add and remove directions
+    (C18: pairs on a grid). ``step`` is in nats.
 
     Raises:
         PrecisionError: A grid is too large.
@@ -202,9 +203,9 @@ def symmetric_distribution(pair: DominatingPair) -> PrivacyLossDistribution:
 
 
 def check_cell_count(cells: float, step: float) -> None:
-    """Raise :class:`PrecisionError` for a grid of more than :data:`MOST_GRID_CELLS` cells.
+    """Raise :class:`PrecisionError` if a grid has too many cells.
 
-    ``step`` is the width of a cell, in nats.
+    A grid may have at most :data:`MOST_GRID_CELLS` cells. ``step`` is the width of a cell, in nats.
     """
     if not cells <= MOST_GRID_CELLS:
         grid = f"discretization={step:.3g} with {cells:.2g} cells"
@@ -214,9 +215,9 @@ def check_cell_count(cells: float, step: float) -> None:
 
 
 def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, RunOptions]:
-    """Return the release in an event and the sampling of its batch.
+    """Return the inner release of a sampled event, and the sampling.
 
-    The release is None for an event of dp-accounting.
+    An event without sampling is itself the release. The release is None if it is an event of dp-accounting.
     """
     sampling: RunOptions = {}
     if isinstance(event, BallsInBinsDpEvent):
@@ -232,7 +233,7 @@ def _phase_of_event(
     """Return the phase of ``count`` events with this sampling and ``bound``.
 
     Raises:
-        InvalidParameterError: The event has another relation.
+        InvalidParameterError: The event states another relation than ``relation``.
         UnsupportedError: The mechanism reuses its projection, and the accountant cannot see the other releases.
     """
     ours = RELATIONS[relation]
@@ -251,7 +252,7 @@ def _phase_of_event(
 def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
     """Warn if an event does not state its relation and the accountant uses replace.
 
-    The noise multiplier is then relative to twice the clipping norm.
+    The warning states that the noise multiplier is then relative to twice the clipping norm.
     """
     if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
         warnings.warn(f"{Requirement.REPLACE_SENSITIVITY} Set ReleaseDpEvent(..., relation='replace').", stacklevel=2)
@@ -261,8 +262,9 @@ class ProjectionPLDAccountant(PLDAccountant):
     """dp-accounting's PLD accountant with support for :class:`ReleaseDpEvent`.
 
     A :class:`ReleaseDpEvent` may be alone, Poisson sampled, or in an epoch of balls-in-bins. A release is composed as a
-    dominating pair of its bound, which is sound. The rounding of dp-accounting's composition has no proved bound. Tree
-    aggregation is also supported; it counts the Gaussian nodes that contain a record.
+    dominating pair, which comes from the bound of the release. The rounding error of dp-accounting's composition has no
+    proved bound. Tree aggregation is also supported, as repeated Gaussian releases: one for each node that contains a
+    record.
 
     Args:
         neighboring_relation: dp-accounting's neighboring relation; add-or-remove-one by default.
@@ -361,7 +363,7 @@ def event_of(
     """Return a run as one event of dp-accounting, with its phases in order.
 
     With :class:`ProjectionPLDAccountant` the event has the epsilon of the run, up to the rounding of the accountant. An
-    epoch of a partition or of shuffled batches is one release, because it is accounted as one.
+    epoch of a partition or of shuffled batches is one release, because it is accounted as one release.
 
     Args:
         run: A schedule, the account of a ledger, one phase, or a mechanism.
@@ -403,7 +405,7 @@ def event_of(
 def _group_event(phase: Phase) -> dp_event.DpEvent:
     """Return one Poisson step of Gaussian noise for a group of records.
 
-    It is a mixture over the number of these records in the batch (C37: users with several records).
+    The event is a mixture over the number of these records in the batch (C37: users with several records).
     """
     run, mechanism = phase.run, phase.mechanism
     if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.adaptive_count_shift:
@@ -416,7 +418,7 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
 
 
 def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
-    """Return one step of a phase as an event: its release, sampled or in an epoch.
+    """Return one step of a phase as an event: a release, sampled or in an epoch.
 
     Raises :class:`UnsupportedError` if no event describes the step.
     """
@@ -450,7 +452,7 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
 def _plain_event(mechanism: Gaussian | Laplace, run: Run, place: str) -> dp_event.DpEvent:
     """Return a Gaussian or Laplace release as dp-accounting's own event.
 
-    Its noise multiplier is relative to the clipping norm.
+    The noise multiplier of the event is relative to the clipping norm.
 
     Raises:
         UnsupportedError: The release is Laplace noise under replace, or an epoch.

@@ -1,8 +1,9 @@
-"""Provide an accountant with the interface of Opacus that supports projected optimizers.
+"""Provide an accountant for Opacus that supports projected optimizers.
 
 Importing this module needs neither torch nor Opacus. Steps of an optimizer made by
-:func:`privproj.training.make_private` are accounted as M2, according to its plan. Every other step is accounted as the
-subsampled Gaussian mechanism. Pass the accountant to Opacus as ``PrivacyEngine.accountant``, or call :func:`register`.
+:func:`privproj.training.make_private` are accounted as M2, with the plan of the optimizer. Every other step is
+accounted as the subsampled Gaussian mechanism. Pass the accountant to Opacus as ``PrivacyEngine.accountant``, or call
+:func:`register`.
 
 All results assume Poisson sampling under add-remove. Other sampling is rejected, if possible before the first step.
 Opacus only passes a sampling rate to an accountant. To check the loader and the optimizer, this module reads them from
@@ -217,7 +218,7 @@ class ProjectionAccountant:
             state_dict: The dictionary that :meth:`state_dict` returned.
 
         Raises:
-            InvalidParameterError: The state is that of another accountant, or this class cannot have written it.
+            InvalidParameterError: The state is from another accountant, or is not one that :meth:`state_dict` returns.
         """
         if state_dict.get("mechanism") != self.mechanism():
             remedy = "for a state of Opacus with Poisson batches, assign its history instead"
@@ -251,9 +252,9 @@ def _variables_of_make_private() -> dict[str, Any] | None:
 
 
 def _check_optimizer(optimizer: Any) -> None:
-    """Raise :class:`UnsupportedError` for an optimizer that cannot be accounted.
+    """Raise :class:`UnsupportedError` for some optimizers of Opacus.
 
-    Its steps are not the subsampled Gaussian mechanism.
+    The steps of these optimizers are not the subsampled Gaussian mechanism.
     """
     for kind in type(optimizer).__mro__:
         for word, why in UNACCOUNTED.items():
@@ -268,7 +269,8 @@ def loader_rate(loader: Any) -> float:
         loader: A loader that Opacus made for Poisson sampling.
 
     Returns:
-        The probability, rounded up to a multiple of ``2^-24``; above 0 and at most 1.
+        The probability, above 0 and at most 1. It is the sampling rate of the loader, rounded up to a multiple of
+        ``2^-24``, because the loader compares the rate with 24-bit random numbers.
 
     Raises:
         UnsupportedError: The loader is of another kind, is distributed, or puts a random record into an empty batch.
@@ -312,7 +314,7 @@ def _sampler_rate(rate: float) -> float:
 
 
 def _check_plan(plan: Plan, rate: float) -> None:
-    """Raise an error for an optimizer of privproj that this accountant does not support.
+    """Raise an error if this accountant does not support an optimizer of privproj.
 
     Raises :class:`UnsupportedError` unless the plan has Poisson sampling of single records and a fixed clipping norm,
     and :class:`InvalidParameterError` if ``rate`` is below the rate of the plan.
@@ -381,7 +383,9 @@ def get_noise_multiplier(
 
 
 def register() -> None:
-    """Register the accountant for ``PrivacyEngine(accountant="privproj")``; needs Opacus.
+    """Register the accountant for ``PrivacyEngine(accountant="privproj")``.
+
+    The function needs Opacus.
 
     >>> from opacus.accountants import create_accountant
     >>> from privproj.integrations.opacus import register

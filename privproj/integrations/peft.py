@@ -1,9 +1,9 @@
-"""Read the dimensions and ranks of the adapted layers from a PEFT LoRA directory; only local files are read.
+"""Read the dimensions and ranks of the adapted layers from a PEFT LoRA directory.
 
-LoRA's ``A`` projects the input side of a linear layer. So the ``dim`` of a layer is its number of inputs, and its
-``rank`` is that of LoRA. Both are read from ``adapter_model.safetensors``, which PEFT also writes before training. A
-configuration that trains other parameters is rejected, because they would share the clipping norm without being
-projected.
+Only local files are read. LoRA's ``A`` projects the input side of a linear layer. So the ``dim`` of a layer is the
+number of inputs, and the ``rank`` of the layer is the rank of LoRA. Both are read from ``adapter_model.safetensors``,
+which PEFT also writes before training. A configuration that trains other parameters is rejected, because these
+parameters would share the clipping norm without being projected.
 """
 
 import re
@@ -84,7 +84,9 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
 
 
 def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]]) -> list[tuple[int, int]]:
-    """Return ``(inputs, projected rank)`` of every layer, from shapes of adapter tensors.
+    """Return ``(inputs, rank)`` of every layer, from the shapes of adapter tensors.
+
+    The rank is at most the number of inputs, even if the adapter has a larger rank.
 
     Raises:
         InvalidParameterError: A tensor is not a factor of a linear layer, factors do not match, or a rank differs from

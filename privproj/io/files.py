@@ -198,7 +198,7 @@ def read_data(path: str) -> dict[str, Any]:
 
 
 def _reason_of(error: Exception, text: str) -> str:
-    """Return the message of a parser, with the text of the line that it names."""
+    """Return the message of a parser, followed by the text of the line in the message."""
     at = re.search(r"at line (\d+)", str(error))
     lines = text.splitlines()
     line = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
@@ -209,7 +209,7 @@ def _exact(text: str) -> float:
     """Return the double that a decimal text denotes.
 
     Raises:
-        ValueError: The double is infinite, or its shortest text denotes another number, so that digits would be lost.
+        ValueError: The double is infinite, or its ``repr`` denotes another number than the text.
     """
     value = float(text)
     if not math.isfinite(value) or Decimal(text, Context(traps=[])) != Decimal(repr(value)):
@@ -274,11 +274,11 @@ def json_equal(one: object, other: object) -> bool:
 def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
     """Return the values of a JSON object after checking its keys and values.
 
-    The object must have exactly the keys of ``kinds``. Each value must be within the range of its kind.
+    The object must have exactly the keys of ``kinds``. Each value must pass the check of the :class:`Kind` of its key.
 
     Raises:
-        InvalidParameterError: The object has other keys (the message has the ``name``), or a value is out of range (the
-            message has its key).
+        InvalidParameterError: The object has other keys, or a value is out of range. The message has the ``name`` of
+            the object, or the key of the value.
     """
     if not isinstance(table, dict) or set(table) != set(kinds):
         raise InvalidParameterError(name, quoted(table), "a table with the keys " + ", ".join(kinds))
@@ -289,9 +289,9 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
 
 
 def text_matching(pattern: str, description: str) -> Kind:
-    """Return the parameter kind of texts that match a whole regular expression.
+    """Return the :class:`Kind` of texts that match a pattern.
 
-    ``description`` describes these texts in messages.
+    The regular expression ``pattern`` must match the whole text. ``description`` describes these texts in messages.
     """
     return Kind(description, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
 

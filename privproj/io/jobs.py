@@ -36,8 +36,8 @@ LARGEST_BATCH = 2**14  # rows
 def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
     """Open workers in this process, in several processes, or on a Dask cluster.
 
-    The context yields a function that submits a call, and the number of calls to submit ahead of their results. If a
-    worker of a cluster crashes, Dask sends its work to another one.
+    The context yields a function that submits a call, and the number of calls to submit before waiting for the first
+    result. If a worker of a cluster crashes, Dask sends its calls to another worker.
 
     Args:
         workers: The number of processes; 1 means that this process computes everything.
@@ -111,21 +111,21 @@ def complete_rows(
     progress: Callable[[int], object],
     name: str = "journal",
 ) -> Iterator[BinaryIO]:
-    """Compute the rows that are missing in a journal, and open it for reading.
+    """Compute the missing rows of a journal, and open the journal for reading.
 
-    The file is positioned after the first line of the journal.
+    The context yields the open file, positioned after the first line.
 
     Args:
         work: The job.
         size: The number of rows.
-        path: The journal. Only one process at a time may have it open.
+        path: The journal. Only one process at a time may use the file.
         head: The lines before the rows; the first one identifies the job of the journal.
         pool: A function that opens the workers.
         progress: A function that is called with the number of rows in the journal, then with the size of each batch.
         name: The name of the journal in errors.
 
     Raises:
-        InvalidParameterError: The journal belongs to another job, or another process has it open.
+        InvalidParameterError: The journal belongs to another job, or another process uses the file.
     """
     with os.fdopen(open_locked(path, name), "a+b") as file:
         count = _resume(file, head.encode(), path, name)
@@ -143,7 +143,8 @@ def complete_rows(
 def _resume(file: BinaryIO, head: bytes, path: str | Path, name: str) -> int:
     """Prepare a journal for appending, and return its number of complete rows.
 
-    An incomplete last line is removed. If the ``head`` is missing or incomplete, it is written.
+    ``head`` are the lines before the rows. They are written if they are missing or incomplete. An incomplete last row
+    is removed.
 
     Raises:
         InvalidParameterError: The file begins differently from ``head``, so it belongs to another job.

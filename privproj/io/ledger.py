@@ -97,12 +97,12 @@ SECRET = "no noise came from a given seed"  # claim that the seed of the noise i
 class Budget(Protocol):
     """A privacy budget of an optional feature that enforces the target of a ledger.
 
-    With a budget, later phases may depend on earlier outputs. Its target has a key besides epsilon and delta. The table
+    With a budget, later phases may depend on earlier outputs. The target has a key besides epsilon and delta. The table
     ``BUDGETS`` of the feature maps this key to the class of the budget. The class is called with the entries of the
     target and, if releases are counted, with the ``relation`` and the ``group_size`` of the phases.
 
     Attributes:
-        requirements: The requirement that replaces the requirement of a plan fixed in advance.
+        requirements: The requirement on the run. It replaces the requirement that the plan is fixed in advance.
         report: A text that says which epsilon may be reported.
     """
 
@@ -134,9 +134,9 @@ class Budget(Protocol):
 
 
 def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return the class of the budget for a target, or None if it needs none.
+    """Return the class of the budget that enforces a target.
 
-    A target with epsilon and delta alone needs no budget.
+    The result is None for a target that has only epsilon and delta, because such a target needs no budget.
 
     Raises:
         InvalidParameterError: The target is empty, has None as a value, has a key that no feature provides, or has
@@ -199,7 +199,7 @@ class Account:
 
         Raises:
             InvalidParameterError: The entry is not one that privproj writes.
-            UnsupportedError: The bound of the phase does not support it.
+            UnsupportedError: The bound of the phase does not support the phase.
         """
         phase, target = entry["phase"], entry.get("target")
         with within(where):
@@ -222,8 +222,8 @@ class Account:
             target: The target that the phase sets; None or empty keeps the current target.
             marks: The names in :data:`MARKS` that are true for the phase. The line has the names that are not yet true
                 for the account.
-            again: What to do if the phase equals the last one and the last one is complete. True opens a new phase, and
-                False continues the last one.
+            again: What to do if the last phase is complete and equals ``phase``. True opens a new phase, and False
+                continues the last phase.
 
         Returns:
             The line, or None.
@@ -268,7 +268,7 @@ class Account:
     def is_adaptive(self) -> bool:
         """Whether a :class:`Budget` enforces the target.
 
-        Then phases may depend on earlier outputs.
+        If so, phases may depend on earlier outputs.
         """
         return bool((self.target or {}).keys() - {"epsilon", "delta"})
 
@@ -330,7 +330,7 @@ class Account:
 
     @property
     def planned(self) -> "Account":
-        """The account as if every started phase had made all its planned releases.
+        """The account as if every phase in :attr:`started` had made all planned releases.
 
         With a :class:`Budget` only the last phase is completed, because an earlier phase may stop at any time.
         """
@@ -524,7 +524,7 @@ def parse_ledger(content: bytes, path: str) -> "_Reader":
 
     Raises:
         InvalidParameterError: The ledger is damaged, or has no phase.
-        UnsupportedError: The bound of a phase does not support it.
+        UnsupportedError: The bound of a phase does not support the phase.
     """
     reader = _Reader(path, content)
     if not reader.account.phases:
@@ -550,7 +550,7 @@ class _Reader:
 
     Raises:
         InvalidParameterError: A line differs from every line that privproj could write at this position.
-        UnsupportedError: The bound of a phase does not support it.
+        UnsupportedError: The bound of a phase does not support the phase.
     """
 
     def __init__(self, path: str, content: bytes) -> None:
@@ -570,10 +570,10 @@ class _Reader:
             self.take(rest, is_whole=False)
 
     def line(self, entry: Mapping[str, Any]) -> bytes:
-        """Return the bytes of the next line: the entry and a hash.
+        """Return the bytes of the next line: the ``entry`` and a hash.
 
-        The hash covers all earlier bytes and the entry. It has no key, so it detects damage, but not deliberate
-        tampering.
+        The hash covers all earlier bytes and the entry. The hash has no key. So the hash detects damage, but not
+        deliberate tampering.
         """
         line_hash = self.hash.copy()
         line_hash.update(json.dumps(entry).encode())
@@ -582,14 +582,14 @@ class _Reader:
     def take(self, line: bytes, is_whole: bool = True) -> None:
         """Parse the next line, and update the account.
 
-        The argument has no newline. A line opens a phase, records a release, or is incomplete after a crash. An
-        incomplete line is the beginning of an expected line. If it records a release, the rest may be zeros, and it
-        counts as a release. An incomplete opening line does not open a phase. It is only allowed at the end of the
-        file, where ``is_whole`` is False.
+        The argument has no newline. A line opens a phase or records a release. After a crash a line may be incomplete,
+        so that it is only the beginning of an expected line. An incomplete line that records a release counts as a
+        release, and may be padded with zeros. An incomplete line that opens a phase does not open it. Such a line is
+        only allowed at the end of the file, where ``is_whole`` is False.
 
         Raises:
             InvalidParameterError: The line differs from every line that privproj could write at this position.
-            UnsupportedError: The bound of a phase does not support it.
+            UnsupportedError: The bound of a phase does not support the phase.
         """
         self.number += 1
         release = self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
@@ -633,7 +633,7 @@ def _value_of(line: bytes) -> Any:
 def _begins_phase(line: bytes) -> bool:
     """Return whether a line can be an incomplete opening line.
 
-    Such a line is printable ASCII. It begins with ``{"phase"``, or is a part of this beginning.
+    Such a line is printable ASCII. Such a line begins with ``{"phase"``, or is a part of this beginning.
     """
     opening = b'{"phase"'
     return line[: len(opening)] == opening[: len(line)] and line.isascii() and line.decode().isprintable()
@@ -645,7 +645,7 @@ Keep = Callable[[int], object]  # a function that stores the number of releases 
 class Ledger(_Reader):
     """A ledger that this process writes, with an exclusive lock.
 
-    If the phase equals the last phase of the file, that phase continues. Any other phase is appended.
+    If ``phase`` equals the last phase of the file, the last phase continues. Any other phase is appended.
 
     Args:
         path: The file.
@@ -656,8 +656,8 @@ class Ledger(_Reader):
             returns ``keep``, a function that stores the number of all releases outside the file. ``keep`` is called
             when the ledger opens, at intervals, and when it closes. Its first call is after all checks and before the
             phase is written.
-        again: What to do if the phase equals the last one and the last one is complete. True opens a new phase, and
-            False continues the last one.
+        again: What to do if the last phase is complete and equals ``phase``. True opens a new phase, and False
+            continues the last phase.
 
     Raises:
         InvalidParameterError: The file is not a ledger, or another process writes it.
@@ -685,7 +685,7 @@ class Ledger(_Reader):
             raise
 
     def _begin(self, phase: Phase, target: dict[str, Any], marks: tuple[str, ...], keep: Keep, again: bool) -> None:
-        """Continue the last phase of the file if it equals this one, else append this one."""
+        """Continue the last phase if it equals ``phase``, else append ``phase``."""
         account = self.account
         account.check_target(target or None, self.path)
         opening = account.opening(phase, target, marks, again)
@@ -713,7 +713,7 @@ class Ledger(_Reader):
     def _read_file(self) -> None:
         """Read the file, and determine the bytes that must precede the next line.
 
-        They are the header if the file is empty, and a newline if the last line has none.
+        These bytes are the header if the file is empty, and a newline if the last line of the file has none.
         """
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
         super().__init__(self.path, written)
@@ -755,7 +755,7 @@ class Ledger(_Reader):
         self.last_count = self.account.spent
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        """Write one line and flush it to the disk."""
+        """Write one line, and flush the file to the disk."""
         self.check_file()
         line = self.line(entry)
         left = self.missing + line
@@ -824,13 +824,13 @@ def _sync_folder(path: Path) -> None:
 
 @dataclass(frozen=True)
 class LedgerVerdict(Verdict):
-    """The result of checking a ledger, with its account."""
+    """The result of checking a ledger, with the account of the ledger."""
 
     account: Account
 
     @property
     def missing(self) -> int:
-        """The number of planned releases that are not recorded, over all started phases."""
+        """The number of planned releases that are not recorded (:attr:`Account.started`)."""
         return self.account.planned.spent - self.account.spent
 
 

@@ -140,8 +140,8 @@ class Entry:
     def rewritten(self) -> dict[str, Any]:
         """The new values of ``expect`` and ``bound_version`` for the file.
 
-        A key is omitted if the entry does not have it, or if its value is unchanged. Without a result there are no
-        keys.
+        A key is omitted if the entry does not have it, or if its value is unchanged. Without a result, the mapping is
+        empty.
         """
         if self.result is None or self.result.value is None:
             return {}
@@ -162,7 +162,7 @@ class Entry:
 def change_text(before: float, now: float) -> str:
     """Return the relative change of a number in percent, as text.
 
-    If the number was 0, the text is the absolute change.
+    If ``before`` is 0, the text is the absolute change.
     """
     return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
 

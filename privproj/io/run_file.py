@@ -1,4 +1,8 @@
-"""Read run files into compositions, and write training runs as run files."""
+"""Read run files into compositions, and write training runs as run files.
+
+A run file is a TOML or JSON file with an entry for each phase of a run. An entry has a mechanism, or a special key of
+an optional feature (:class:`PhaseKind`). An entry also has the sampling and the number of steps.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -41,9 +45,10 @@ class PhaseKind:
 
 
 def phase_kind(entry: Mapping[str, Any]) -> tuple[str, PhaseKind] | None:
-    """Return the special key and the kind of an entry of an optional feature.
+    """Return the special key of an entry, and the :class:`PhaseKind` for this key.
 
-    The result is None if the entry has a mechanism, or if no feature has a key of the entry.
+    An optional feature defines a special key, such as ``event``. The result is None if the entry has a mechanism, or no
+    special key.
     """
     if "mechanism" in entry:
         return None
@@ -93,7 +98,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
 
     Raises:
         InvalidParameterError: A key is unknown, missing, of another type or duplicate.
-        UnsupportedError: The bound of the phase does not support it.
+        UnsupportedError: The bound of the phase does not support the phase.
     """
     keys = spec.with_unique_keys(entry, where)
     with within(where):
@@ -202,8 +207,8 @@ class Accountant:
         """Count one release, or ``steps`` releases.
 
         Args:
-            mechanism: The mechanism, with its noise multiplier. It is required: the error for a call without it, as in
-                Opacus, gives an example.
+            mechanism: The mechanism, with its noise multiplier; required. A call without a mechanism, as in Opacus,
+                raises an error that shows an example.
             name: The name of the phase in results; None takes the name of the mechanism.
             bound: The name of a bound of the mechanism; None takes its default.
             **run: The run (:class:`privproj.run.RunOptions`); one step by default.
@@ -221,7 +226,7 @@ class Accountant:
 
     @staticmethod
     def _phase(mechanism: Mechanism, name: str | None, bound: str | None, run: RunOptions) -> Phase:
-        """Return a checked phase, which has one step unless the run sets a number."""
+        """Return a checked phase; it has one step unless the run sets steps or epochs."""
         counted: RunOptions = run if {"steps", "epochs"} & set(run) else {**run, "steps": 1}
         phase = phase_of(mechanism, name or getattr(mechanism, "name", ""), bound, **counted)
         phase.check()

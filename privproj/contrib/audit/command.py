@@ -90,7 +90,8 @@ def auc_text(area: float) -> str:
 def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[str, Any]:
     """Return the JSON record of an audit that gives no bound on epsilon.
 
-    ``separates`` is True if the attack distinguishes the two cases, and ``area`` is the AUC of the attack.
+    ``separates`` is True if the attack distinguishes the two cases that the audit compares. ``area`` is the AUC of the
+    attack.
     """
     nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "confidence", "ceiling"))
     verdict = "separates" if separates else "does not separate"

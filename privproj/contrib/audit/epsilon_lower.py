@@ -93,8 +93,8 @@ class Counts:
 def ceiling(members: int, others: int, delta: float, confidence: float) -> float:
     """Return the largest epsilon at ``delta`` that this number of runs can detect.
 
-    It is the lower bound on epsilon of an attack that makes no error on ``members`` runs with the canary and ``others``
-    runs without it.
+    This epsilon is the lower bound that follows from an attack that makes no error on ``members`` runs with the canary
+    and ``others`` runs without it.
     """
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
@@ -125,7 +125,8 @@ def counts_on_second_half(inside: Array, outside: Array, value_of: Callable[[lis
 def auc(inside: Array, outside: Array) -> float:
     """Return the area under the ROC curve of an attack (Mann-Whitney statistic).
 
-    It is the fraction of pairs in which the run with the canary scores higher than the run without it. Ties count half.
+    The area is the fraction of pairs in which the run with the canary scores higher than the run without it. Ties count
+    half.
     """
     ordered = np.sort(outside)
     # P(OUT < IN) + P(OUT = IN)/2.
@@ -233,7 +234,7 @@ def assess_claim(
 def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
     """Return whether the error rates of an attack contradict a privacy profile.
 
-    The threshold is chosen on the first half of the scores, and the rates are counted on the second half. They
+    The threshold is chosen on the first half of the scores, and the rates are counted on the second half. The rates
     contradict the profile if the upper bound on the false negative rate is below the trade-off function of the profile
     at the upper bound on the false positive rate.
     """

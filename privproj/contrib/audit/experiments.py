@@ -1,8 +1,9 @@
 """Audit the real release code and the real loader with a canary record.
 
 The canary contributes a gradient of norm ``C = 1`` in one direction, and all other records contribute nothing. So the
-release is a known shift plus noise. The score of a run is its exact log-likelihood ratio under the claimed mechanism,
-given the projections. Typical bugs can be injected into the code. An audit of each of these bugs must refute the claim.
+release is a known shift plus noise. The score of a run is the exact log-likelihood ratio of its releases, with over
+without the canary, under the claimed mechanism and given the projections. Typical bugs can be injected into the code.
+An audit of each of these bugs must refute the claim.
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +41,7 @@ class _IsotropicNoise(Projected):
     """
 
     def refresh(self, streams: Streams) -> None:
-        """Draw ``A^T`` itself instead of its orthonormal basis ``Q``."""
+        """Draw ``A^T`` itself instead of ``Q``, an orthonormal basis of its columns."""
         super().refresh(streams)
         draw = normal(tuple(self.q.shape), self.q, streams.projection)
         self.q = draw / self.rank**0.5
@@ -65,8 +66,8 @@ class _ClipAfterMean(NoisySum):
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
         """Return the clipping factors times the number of records.
 
-        So the canary alone shifts the mean by ``C``, like a record that dominates a batch whose mean is clipped to
-        ``C``.
+        With these factors the canary alone shifts the mean by ``C``. So does a record that dominates a batch whose mean
+        is clipped to ``C``.
         """
         return torch.full_like(squared, float(RECORDS)) * super().factors(squared, finite)
 
@@ -160,7 +161,8 @@ class AuditExperiment(_Audited):
     def claimed(self) -> M2 | Gaussian:
         """The mechanism that the accountant assumes.
 
-        With the bug "wrong-dimension", its dimension is multiplied by the number of outputs of the layer.
+        With the bug "wrong-dimension", the dimension of this mechanism is multiplied by the number of outputs of the
+        layer.
         """
         if self.fault == "wrong-dimension" and isinstance(self.mechanism, M2):
             return replace(self.mechanism, dim=(self.mechanism.dim or 1) * COLUMNS)
@@ -215,14 +217,15 @@ class AuditExperiment(_Audited):
         return scores[0], scores[1]
 
     def score_of_run(self, noisy_sum: NoisySum, sign: float) -> float:
-        """Return the log-likelihood ratio of one run, summed over its releases.
+        """Return the log-likelihood ratio of one run, summed over the releases.
 
-        For each release it is ``(<S, m> - |m|^2/2)/sigma^2``. Here ``S`` is the released sum, ``m`` the shift by the
+        The term of a release is ``(<S, m> - |m|^2/2)/sigma^2``. Here ``S`` is the released sum, ``m`` the shift by the
         canary, and ``sigma`` the standard deviation of the claimed noise.
 
         Args:
             noisy_sum: The release code.
-            sign: 1 with the canary, 0 without it, -1 with the canary's opposite.
+            sign: 1 for a run with the canary, 0 for a run without it, and -1 for a run with a record whose gradient is
+                the negative of the canary's gradient.
 
         Returns:
             The log-likelihood ratio in nats.
@@ -245,11 +248,11 @@ class AuditExperiment(_Audited):
     def canary(self, view: Any) -> tuple[Tensor, Tensor]:
         """Return the input and the output gradient of the canary.
 
-        Their directions are fixed. With the bug "reused-projection", the input has the first direction of the reused
-        projection.
+        The directions of both are fixed. With the bug "reused-projection", the input has the first direction of the
+        reused projection.
 
         Args:
-            view: The view of the audited layer.
+            view: The audited layer, as the release code represents it.
 
         Returns:
             The input (1 x inputs) and the gradient of the output (1 x outputs), both of norm 1.
@@ -280,7 +283,8 @@ def assess_experiment(
         claim: The claimed epsilon at ``delta``, at least 0. None: the claim is privproj's epsilon and profile.
 
     Returns:
-        The verdict of the score with the strongest result.
+        The verdict. If each run has several scores, a verdict that refutes the claim is preferred, and then the verdict
+        with the largest lower bound on epsilon.
 
     Raises:
         InvalidParameterError: A number is outside its range, or there are fewer than four scores with or without the

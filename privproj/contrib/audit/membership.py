@@ -1,10 +1,11 @@
 """Audit trained models by membership inference attacks.
 
 Such an attack uses the loss of a model to detect whether a record was in the training data. There are two attacks.
-``poison`` trains shadow models with and without one canary record (features from N(0, I), the least likely class), with
-fresh randomness in each. The score is minus the loss of the canary, and lower bounds on epsilon follow (arXiv
-2601.21719, Appendix F.1). ``calibrated`` compares the losses of one model on its members and on other records with the
-losses of a reference model (arXiv 2409.17538v9). It is an average over records and gives no bound on epsilon.
+``poison`` trains shadow models, half of them with a canary record and half without it. The randomness of each model is
+fresh. The canary has features from N(0, I) and the least likely class. The score of a model is minus the loss of the
+canary, and lower bounds on epsilon follow (arXiv 2601.21719, Appendix F.1). ``calibrated`` compares the losses of one
+model on its members and on other records with the losses of a reference model (arXiv 2409.17538v9). This attack
+averages over records and gives no bound on epsilon.
 """
 
 import json
@@ -122,7 +123,7 @@ class Game:
         return None if epsilon is None else float(epsilon)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return training records and their classes, and other records and their classes.
+        """Return features and classes of training records, then of other records.
 
         All models share these records.
         """

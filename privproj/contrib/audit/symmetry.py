@@ -1,8 +1,8 @@
 """Show that a Wishart projection without noise reveals the projected matrix.
 
 The output is ``Y = M V`` with a random symmetric matrix ``M``. So ``V^T Y = V^T M V`` is symmetric. For another matrix
-``V'`` the product ``V'^T Y`` is symmetric with probability zero. The exceptions are that ``V`` and ``V'`` are
-proportional, or that both have rank one with the same right factor (the vector case). The symmetry test is a
+``V'`` the product ``V'^T Y`` is symmetric with probability zero, with two exceptions. ``V`` and ``V'`` may be
+proportional, or both may have rank one with the same right factor, as vectors have. The symmetry test is a
 counterexample to every claim that ``M V``, or the LoRA update ``G A^T A``, is private without noise (arXiv 2601.21719,
 Proposition 2).
 """
@@ -25,9 +25,9 @@ TIE = 1e3
 def asymmetry(output: Array, query: Array) -> float:
     """Return the relative asymmetry of ``V^T Y`` for an output and a query.
 
-    For an output ``Y`` and a query ``V`` it is ``|V^T Y - Y^T V|_F / |V^T Y|_F``. It is 0 if ``V^T Y = 0``, and about
-    ten times the machine epsilon if ``Y = M V`` for a symmetric ``M``. For an update ``Y = G A^T A``, which is
-    projected from the right, pass the transposes of ``Y`` and ``G``.
+    For an output ``Y`` and a query ``V`` the asymmetry is ``|V^T Y - Y^T V|_F / |V^T Y|_F``. The value is 0 if
+    ``V^T Y = 0``, and about ten times the machine epsilon if ``Y = M V`` for a symmetric ``M``. For an update
+    ``Y = G A^T A``, which is projected from the right, pass the transposes of ``Y`` and ``G``.
 
     Args:
         output: ``Y``, a matrix of shape dim x columns.
@@ -84,9 +84,9 @@ def symmetry_test(
 ) -> SymmetryTest:
     """Test whether releases of a Wishart projection without noise identify the query.
 
-    A release is ``M query`` with a fresh ``M ~ W_dim(I/rank, rank)``. Its asymmetry against ``query`` is compared with
-    its asymmetry against ``other``. Differences up to a thousand times the machine epsilon count as ties. If ``query``
-    and ``other`` are proportional, or single columns, nothing separates them.
+    A release is ``M query`` with a fresh ``M ~ W_dim(I/rank, rank)``. The asymmetry of a release against ``query`` is
+    compared with the asymmetry against ``other``. Differences up to a thousand times the machine epsilon count as ties.
+    If ``query`` and ``other`` are proportional, or single columns, nothing separates them.
 
     Args:
         query: The query that is released, a matrix of shape dim x columns.

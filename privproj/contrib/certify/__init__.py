@@ -4,10 +4,10 @@ Each formula is implemented three times, without shared code. The proofs do not 
 code, with outward margins, computes the results, this package proves them with python-flint, and ``tests/reference``
 (mpmath at any precision) tests both.
 
-Every function takes and returns balls ``[mid +/- rad]``, which contain the exact value in spite of rounding. Two inputs
-come from floating point, and no proof depends on them. The first is the discretization of a sum (its step, its ends,
-the grid of a run), which determines how narrow a ball is. The second is the free parameters of a bound (``tau``, a
-tangent point). Every admissible value of a free parameter proves a bound.
+Every function takes and returns balls ``[mid +/- rad]``, which contain the exact value in spite of rounding. Two kinds
+of input come from floating point. A proof is valid for every admissible input of these kinds. The first kind is the
+discretization of a sum, such as the step and the ends of a grid, which determines how narrow a ball is. The second kind
+is the free parameters of a bound, such as the point at which a tangent bounds the Gaussian profile.
 """
 
 from privproj.lazy import lazy_names

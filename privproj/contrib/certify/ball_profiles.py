@@ -30,8 +30,8 @@ class _BallEntry(NamedTuple):
 def _gaussian(mechanism: Any, steps: int) -> "BallProfile":
     """Return the profile of ``T`` Gaussian releases, where ``T = steps``.
 
-    It is the profile of one release at ``mu = sqrt(T)/z``, where ``z`` is the noise multiplier (C3: the Gaussian
-    profile).
+    This profile equals the profile of one release whose sensitivity over the noise is ``sqrt(T)/z``, where ``z`` is the
+    noise multiplier (C3: the Gaussian profile).
     """
     from privproj.contrib.certify.profiles import BallGaussianProfile
 
@@ -47,7 +47,8 @@ def _laplace(mechanism: Any, steps: int) -> "BallProfile":
 def _rank_free(mechanism: Any, steps: int) -> "BallProfile":
     """Return the profile of the bound ``rank-free``, which holds at any rank.
 
-    Its free parameter is a tangent point. If no layer is projected, it is the Gaussian profile.
+    The free parameter of the profile is a tangent point (:class:`privproj.contrib.certify.profiles.BallAnyRank`). If no
+    layer is projected, the profile is the Gaussian profile.
     """
     from privproj.contrib.certify.profiles import BallAnyRank
 
@@ -63,7 +64,8 @@ def _exact_rank1(mechanism: Any, steps: int) -> "BallProfile":
 def _beta_tail(sharp: bool) -> Callable[[Any, int], "BallProfile"]:
     """Return the function that builds the profile of a Beta-tail bound.
 
-    The free parameter of the profile is ``tau``. ``sharp`` selects the bound ``beta-tail-sharp``.
+    The free parameter of the profile is ``tau`` (:class:`privproj.contrib.certify.profiles.BallBetaTail`). ``sharp``
+    selects the bound ``beta-tail-sharp``, and otherwise the bound is ``beta-tail``.
     """
 
     def build(mechanism: Any, steps: int) -> "BallProfile":
@@ -92,8 +94,8 @@ def _wishart(mechanism: Any, steps: int) -> "BallProfile":
 def _secret_sketch(mechanism: Any, steps: int) -> "BallProfile":
     """Return the profile of ``T`` releases of a secret sketch, where ``T = steps``.
 
-    It is the profile of one release of rank ``T r``, where ``r`` is the sum of the ranks of all layers (C14: the secret
-    sketch).
+    This profile equals the profile of one release of rank ``T r``, where ``r`` is the sum of the ranks of all layers
+    (C14: the secret sketch).
     """
     from privproj.contrib.certify.profiles import BallSecretSketch
 

@@ -16,7 +16,7 @@ PRECISION_LADDER = (128, 256, 512, 1024)  # bits of working precision, tried in 
 
 
 def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISION_LADDER) -> tuple[arb, int]:
-    """Return an accurate ball for a value, and its working precision in bits.
+    """Return an accurate ball for a value, and the working precision in bits.
 
     The precisions of the ``ladder`` are tried in turn, until the ball has a relative accuracy of :data:`GOAL_BITS`
     bits. At every precision, ``value`` must return a ball that contains the exact value.
@@ -35,8 +35,8 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
     """Return the lower and the upper end of a ball as decimal numbers.
 
-    The numbers have ``digits`` digits and are rounded outward. They are text because they may lie far outside the range
-    of doubles.
+    The numbers have ``digits`` digits and are rounded outward. The result is text, because the numbers may lie far
+    outside the range of doubles.
 
     Raises:
         PrecisionError: The ball is not finite.
@@ -51,7 +51,7 @@ def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
 def log_of_upper_end(ball: arb) -> float:
     """Return the approximate logarithm of the upper end of a ball, as a float.
 
-    It is used to guide searches. If the upper end is not positive, the result is ``-inf``.
+    The result only guides searches. If the upper end is not positive, the result is ``-inf``.
     """
     top = ball.upper()
     return float(top.log()) if top > 0 else float("-inf")

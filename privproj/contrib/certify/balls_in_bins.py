@@ -1,12 +1,15 @@
-"""Enclose the excess of a balls-in-bins epoch in ball arithmetic (C25, C29).
+"""Enclose the excess of a balls-in-bins epoch in ball arithmetic.
+
+Claims C25 (balls-in-bins) and C29 (a whole run in balls) of docs/proofs.md prove the bounds.
 
 In an epoch each record is assigned to one of ``t`` batches. A release of one batch has a pair of distributions ``P``
 and ``Q``. Let ``W = dP/dQ`` under ``Q``, let ``m`` be the mass of ``P`` at an infinite loss, and let ``S`` be the sum
 of ``t`` independent copies of ``W``. An epoch has the profile ``m + E (S/t - s)_+`` at ``s = e^eps`` (C25:
-balls-in-bins). Its excess is the profile minus ``max(0, 1 - s)``.
+balls-in-bins). The excess of an epoch is the profile minus ``max(0, 1 - s)``.
 
 If all values of ``W`` are multiples of a step, ``W`` and ``S`` lie on a linear grid. Then Arb's discrete Fourier
-transform computes the distribution of ``S``. The bounds are sound for every grid (:class:`EpochGrid`).
+transform computes the distribution of ``S`` on a window of cells. The knots of a grid are the cells at which the
+profile of a release is evaluated. The bounds are sound for every grid (:class:`EpochGrid`).
 
 The second part of the module proposes grids in floating point. No proof depends on it.
 """
@@ -46,7 +49,7 @@ SLACK_SHARE = 10.0  # least ratio of an excess to the mass outside of its window
 class EpochGrid:
     """A linear grid for the likelihood ratio ``W`` of a release and for the sum ``S``.
 
-    Every grid is sound.
+    Cell ``j`` is the point ``j 2^level``. Every grid is sound.
 
     Attributes:
         level: The step of the grid is ``2^level``.
@@ -96,9 +99,10 @@ class BallEpochs(Releases):
 def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
     """Return the distributions of ``S`` for lower and for upper bounds.
 
-    ``S`` is the sum of the likelihood ratios of ``batches`` releases. The distribution for lower bounds is None if it
-    is not available. It needs a pair that a release dominates, and a knot at the likelihood ratio 1 that is not an
-    outer one.
+    ``S`` is the sum of the likelihood ratios of ``batches`` releases. The distribution for lower bounds comes from a
+    pair that a release nearly dominates (:func:`privproj.contrib.certify.composition.pair_below`). The result for lower
+    bounds is None if there is no such pair, or if the likelihood ratio 1 is not a knot with at least two knots on each
+    side.
     """
     # W = 1 is the cell 0 of the pairs, which the pair from below needs.
     unit = 1 << -grid.level if grid.level <= 0 else 0
@@ -127,7 +131,7 @@ class _Sum:
     The likelihood ratios are independent and have the distribution of one pair; ``t`` is the number of batches. The
     excess of an epoch at ``s = e^eps`` follows from ``S``. If ``above``, the pair dominates a release. Otherwise the
     profile of the pair is at most the profile of a release plus the ``rest`` of the pair. ``costs`` bound the error of
-    the excess for ``s >= 1`` and for ``s < 1``. They are added for upper bounds and subtracted for lower bounds.
+    the excess for ``s >= 1`` and for ``s < 1``. The costs are added for upper bounds and subtracted for lower bounds.
     """
 
     def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
@@ -214,10 +218,10 @@ class _Sum:
         return self.from_left.at((place - self.start).upper()), place * self.before
 
     def _is_slack(self, ends: Ends) -> bool:
-        """Return whether a value is small relative to the mass outside the window.
+        """Return whether an expectation is small relative to the mass outside the window.
 
-        This mass may wrap into the window, so such a value is not accurate. ``ends`` are the parts of an expectation
-        inside and outside the window.
+        ``ends`` are upper bounds of the parts of the expectation inside and outside the window. The discrete Fourier
+        transform may wrap mass from outside into the window, so a small expectation is not accurate.
         """
         cells = self.end - self.start
         return not ends[0] > SLACK_SHARE * (ends[1] + cells * (self.beyond + self.before))
@@ -226,7 +230,7 @@ class _Sum:
 class _Hinges:
     """The function ``x -> sum_i q_i (x - i)_+`` of non-negative masses ``q_i``.
 
-    It is affine between whole numbers.
+    The function is affine between whole numbers.
     """
 
     def __init__(self, masses: Sequence[arb]) -> None:
@@ -275,9 +279,9 @@ def propose_epochs(
 ) -> tuple[tuple[EpochGrid, ...], ...]:
     """Return grids for each block size above 1 of a balls-in-bins run.
 
-    Every grid is sound. These grids are tight near the delta ``e^log_delta``. ``composed`` is the total number of
-    releases, where each epoch of a block is one release. ``fineness`` multiplies the number of knots per standard
-    deviation.
+    Every grid is sound. These grids are tight near the delta ``e^log_delta``. If a record is in several batches, the
+    batches are divided into blocks (:func:`epochs_in_balls`). ``composed`` is the total number of releases, where each
+    epoch of a block is one release. ``fineness`` multiplies the number of knots per standard deviation.
     """
     blocks = []
     for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
@@ -338,16 +342,16 @@ class _Search:
     tolerance: float
 
     def grid(self, reach: float, sides: tuple[int, ...], depths: Sequence[float], log_mass: float) -> EpochGrid:
-        """Return the coarsest grid whose losses of an epoch are within the tolerance.
+        """Return the coarsest grid on which losses of an epoch are within the tolerance.
 
-        The compared losses are those that are exceeded with mass ``e^depth`` for each of the ``depths``. The search
-        ends at a window of about 2^19 cells, even if the tolerance is not reached.
+        For each of the ``depths``, the loss that is exceeded with mass ``e^depth`` is compared. The search ends at a
+        window of about 2^19 cells, even if the tolerance is not reached.
 
         Args:
             reach: The largest relevant loss of an epoch, in nats.
             sides: The directions in which losses are compared: 1 for large values of ``S``, and -1 for small ones.
             depths: The logs of masses.
-            log_mass: The log of a mass. A mass that is much smaller is negligible.
+            log_mass: The log of a mass. The window covers ``S`` except for a mass that is negligible relative to it.
         """
         # Log of the share of delta that may lie outside of a window, by Chernoff's bound
         places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + math.log(1e-7)
@@ -378,17 +382,17 @@ class _Search:
     def loss(self, distribution: Atoms, log_mass: float, side: int) -> float:
         """Return the loss of an epoch that is exceeded with mass ``e^log_mass``.
 
-        It follows from Chernoff's bound. ``S`` is the sum of the likelihood ratios of the ``t`` batches. The loss is
-        ``ln(S/t)`` for large ``S`` if ``side`` is 1, and ``-ln(S/t)`` for small ``S`` if ``side`` is -1.
+        ``S`` is the sum of the likelihood ratios of the ``t`` batches. The loss is ``ln(S/t)`` for large ``S`` if
+        ``side`` is 1, and ``-ln(S/t)`` for small ``S`` if ``side`` is -1. The result is computed from Chernoff's bound.
         """
         return side * math.log(max(_edge(distribution, self.batches, side, log_mass)[0] / self.batches, 1e-300))
 
 
 def _split(atoms: Atoms, places: FloatArray) -> Atoms:
-    """Return a distribution on 0 and the points ``places``.
+    """Return a distribution with all its mass moved to 0 and to the points ``places``.
 
-    Each atom is split between the two points around it with its mean unchanged. An atom beyond the last point is moved
-    to that point.
+    Each atom is split between the two neighboring points such that the mean is unchanged. An atom beyond the last point
+    is moved to the last point.
     """
     places = np.concatenate([[0.0], places])
     w, q = atoms
@@ -403,9 +407,10 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
 
 
 def _edge(distribution: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:
-    """Return the value that a sum of copies exceeds with mass ``e^log_mass``.
+    """Return the value beyond which a sum of copies has the mass ``e^log_mass``.
 
-    The second result is the best order of Chernoff's bound. ``side`` is 1 for the upper tail and -1 for the lower tail.
+    "Beyond" means above for ``side = 1``, and below for ``side = -1``. The second result is the best order of
+    Chernoff's bound.
     """
     places, masses = distribution
     mean = float(masses @ places)

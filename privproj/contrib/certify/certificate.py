@@ -1,9 +1,9 @@
 """Write and check certificates, which prove results in ball arithmetic.
 
-A certificate is saved as JSON. It contains a query in the form of a run file, and an epsilon. Two decimal numbers
-enclose the delta of the bound at this epsilon. Doubles are taken as exact numbers. The assumptions follow from the
-query. The check computes a new enclosure, which does not depend on the old one. Claims C21 (single releases) and C29
-(runs) state what is proved.
+A certificate is saved as JSON. The certificate contains a query in the form of a run file, and an epsilon. Two decimal
+numbers enclose the delta of the bound at this epsilon. Doubles are taken as exact numbers. The assumptions follow from
+the query. The check computes a new enclosure, which does not depend on the old one. Claims C21 (single releases) and
+C29 (runs) state what is proved.
 
 A proof has free parameters. For a run this is the grid on which phases are composed, and for one release it is, for
 example, a tangent point. Every choice proves a bound, and a good choice proves a tight one. Free parameters are
@@ -91,7 +91,7 @@ LEAST_EPSILON = 1e-9  # smallest positive epsilon of the search
 class Certificate:
     """A proof that the delta of a query at an epsilon lies between two numbers.
 
-    It proves ``lower <= delta(epsilon) <= upper``, and that ``upper`` meets a target.
+    A certificate proves ``lower <= delta(epsilon) <= upper``, and that ``upper`` meets a target.
     :func:`privproj.contrib.certify.certify` returns one.
 
     Attributes:
@@ -223,8 +223,8 @@ def check_provable(phases: Sequence[Phase]) -> None:
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
     """Return the profile of a phase in ball arithmetic.
 
-    It is the profile of one release, or of ``steps`` releases if they have a closed form. It holds for the neighboring
-    relation of the phase.
+    The profile is of one release, or of ``steps`` releases if they have a closed form. The profile holds for the
+    neighboring relation of the phase.
     """
     entry = ball_entry(phase.bound)
     assert entry is not None
@@ -237,21 +237,22 @@ def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
 def _one_layer(mechanism: Mechanism) -> Mechanism:
     """Return the mechanism of one layer that is equivalent to several layers.
 
-    There is one if all layers have one shape and a joint clipping norm. Otherwise the mechanism is returned unchanged.
+    This mechanism exists if all layers have the same shape and a joint clipping norm. Otherwise the mechanism is
+    returned unchanged.
     """
     return mechanism.alike if isinstance(mechanism, M2) else mechanism
 
 
 def _in_epochs(phase: Phase) -> bool:
-    """Return whether whole epochs are composed, as for balls-in-bins."""
+    """Return whether the run of a phase is composed of epochs, as for balls-in-bins."""
     return phase.run.allocates and not phase.run.single
 
 
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
-    """Return a run in ball arithmetic, and its epsilon at the delta ``e^log_delta``.
+    """Return a run in balls, and a proved epsilon at the delta ``e^log_delta``.
 
     The search for epsilon starts at ``guess``. If the default grid takes too long, the run is composed on a coarser
-    one. The function raises the errors of :func:`_prove` and :func:`_certified_epsilon`.
+    grid. The function raises the errors of :func:`_prove` and :func:`_certified_epsilon`.
     """
     run = _prove(phases, log_delta)
     return run, _certified_epsilon(run, log_delta, guess)
@@ -260,7 +261,7 @@ def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple
 def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
     """Return an epsilon whose delta is proved to be at most ``e^log_delta``.
 
-    It exceeds the smallest such epsilon by a relative error of about 1e-9. The search starts at ``guess``.
+    The result exceeds the smallest such epsilon by a share of about 1e-9. The search starts at ``guess``.
 
     Raises:
         PrecisionError: The delta is not proved for any epsilon.
@@ -311,7 +312,7 @@ def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
 def _effort(phase: Phase) -> int:
     """Return the cost of evaluating the profile of a phase.
 
-    The unit is the cost for a Gaussian release and one record.
+    The cost is 1 for a Gaussian release and users with one record.
     """
     return ball_profile(phase).effort * phase.run.group_size
 
@@ -323,7 +324,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
     steps.
 
     Raises:
-        PrecisionError: The run takes too long, or its balls are too wide at this precision.
+        PrecisionError: The run takes too long, or the balls are too wide at this precision.
     """
     from flint import arb, ctx
 
@@ -425,7 +426,8 @@ def certify(result: Result) -> Certificate:
 def prove(result: Result) -> tuple[Result, Certificate]:
     """Return a result with the number that is proved, and its certificate.
 
-    The proof is in ball arithmetic. For one release the number is unchanged. For a run it may differ slightly.
+    The proof is in ball arithmetic. For one release the number is unchanged. For a run the proved number may differ
+    slightly from the number in ``result``.
 
     Args:
         result: The result of an epsilon, delta or sigma query, or of a run file.
@@ -501,9 +503,10 @@ def _check_answered(result: Result) -> None:
 
 
 def _prove_run(result: Result, composition: Composition) -> "tuple[Result, Composition, RunInBalls]":
-    """Return the proved result of a run, its query, and the run in ball arithmetic.
+    """Return the proved result of a run, the proved query, and the run in balls.
 
-    The epsilon, delta or noise multiplier of the result is raised until it is proved.
+    For an epsilon or delta query, the proved number is computed in ball arithmetic. For a sigma query, the noise
+    multiplier is raised until the target is proved to be met.
 
     Raises:
         PrecisionError: No number near the result is proved.
@@ -536,7 +539,8 @@ def _prove_run(result: Result, composition: Composition) -> "tuple[Result, Compo
 def _log_goal(target: dict[str, float]) -> float:
     """Return ``ln`` of the delta that the proof of a run must reach.
 
-    It is slightly below the target, because the written upper bound is moved outward.
+    This delta is slightly below the target, because the upper bound is increased before it is written to the
+    certificate.
     """
     log_delta = math.log(target["delta"]) if "delta" in target else target["log10_delta"] * math.log(10.0)
     return log_delta - 2.0 * float(RUN_SPREAD)
@@ -545,8 +549,8 @@ def _log_goal(target: dict[str, float]) -> float:
 def _check_run_side(result: Result, run: "RunInBalls") -> None:
     """Raise :class:`ConvergenceError` if a result contradicts its enclosure.
 
-    There are two contradictions: delta is proved to be above the target at the epsilon of the result, or delta is
-    proved to meet the target at the lower end of its interval.
+    There are two contradictions. Delta is proved to be above the target at the epsilon of the result. Or delta is
+    proved to meet the target at the lower end of the interval that contains the exact epsilon.
     """
     assert result.epsilon is not None
     # A lower end of 0 is always valid.
@@ -583,9 +587,10 @@ def _rounded_up(value: Decimal) -> float:
 
 
 def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
-    """Return a ball around delta at this epsilon, and its precision in bits.
+    """Return a ball around delta at this epsilon, and the precision in bits.
 
-    The precisions of ``PRECISION_LADDER`` are tried from index ``first`` on, until the ball is narrow enough.
+    ``witness`` has the values of the free parameters. The precisions of ``PRECISION_LADDER`` are tried from index
+    ``first`` on, until the ball is narrow enough.
     """
     from flint import arb
 
@@ -597,7 +602,7 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
 def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)) -> tuple[str, str]:
     """Return bounds of the delta of a run at this epsilon, as decimal text.
 
-    Both are moved outward by a relative ``spread``. The lower bound is "0" if it is unknown.
+    Both bounds are moved outward by a relative ``spread``. An unknown lower bound is "0".
     """
     return _written_ends(run.lower(epsilon), run.upper(epsilon), spread)
 
@@ -605,8 +610,8 @@ def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)
 def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tuple[str, str]:
     """Return the lower end of one ball and the upper end of another as decimal text.
 
-    Both are moved outward by a relative ``spread``. The lower end is "0" if it is not positive, and the upper end is at
-    most 1.
+    Both ends are moved outward by a relative ``spread``. The lower end is "0" if it is not positive, and the upper end
+    is at most 1.
     """
     from privproj.contrib.certify.balls import EXACT_DECIMALS, decimal_ends
 
@@ -621,7 +626,7 @@ def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tupl
 def target_field(result: Result) -> dict[str, float]:
     """Return the target of a certificate, which is the delta of the result.
 
-    If delta is too small for a double, it is the decimal logarithm of delta.
+    If delta is too small for a double, the target is the decimal logarithm of delta.
     """
     if result.delta is not None and result.delta > 1.01e-300:
         return {"delta": result.delta}
@@ -630,9 +635,9 @@ def target_field(result: Result) -> dict[str, float]:
 
 
 def _check_side(result: Result, ball: "arb") -> None:
-    """Raise :class:`ConvergenceError` if the enclosure does not meet the target.
+    """Raise :class:`ConvergenceError` if a ball around delta exceeds the target.
 
-    Then the floating-point result is on the unsafe side.
+    In that case, the floating-point result is on the unsafe side of the enclosure.
     """
     if not ball_meets(target_field(result), ball):
         sentence = (

@@ -1,6 +1,6 @@
 """Implement ``privproj certify``, which proves results in ball arithmetic.
 
-It can save the proof as a certificate.
+The command can save the proof as a certificate.
 """
 
 from dataclasses import replace
@@ -65,7 +65,7 @@ def certify_query(
 class CertifiedQueries(QueryGroup):
     """The commands ``privproj certify QUANTITY MECHANISM``.
 
-    They have the help of ``privproj QUANTITY MECHANISM``.
+    The help of each command is that of ``privproj QUANTITY MECHANISM``.
     """
 
     path = "privproj certify"

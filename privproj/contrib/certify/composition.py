@@ -1,12 +1,14 @@
 """Enclose the delta of a run in ball arithmetic (C29: a whole run in balls).
 
-This module follows the proof of claim C29 in ``PROOF.md`` step by step. It depends only on the profiles of single
-releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound enclosure. The grid only
-determines how narrow the enclosure is.
+This module follows the proof of claim C29 in ``PROOF.md`` of this folder step by step. The module depends only on the
+profiles of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound
+enclosure. The grid only determines how narrow the enclosure is.
 
-Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` its
+Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` the
 excess. The grid of privacy losses has the step ``h``, and its points are ``t_j = e^(j h)``. The integer ``j`` is the
-cell of a point.
+cell of a point. A knot is a point at which bounds of the profile are known (:class:`Knot`). A pair of distributions on
+the grid (:class:`BallPair`) bounds a release from above or from below. The distribution of the sum of the losses is
+evaluated on a window of cells (:class:`Window`).
 """
 
 import math
@@ -72,10 +74,11 @@ class BallPhase(Releases):
 
 @dataclass(frozen=True)
 class BallGroup(Releases):
-    """Poisson-sampled Gaussian steps for a user with ``size`` records (C37).
+    """Poisson-sampled Gaussian steps for a user with ``size`` records.
 
-    Each record of the user is sampled independently. In the worst case, ``j`` sampled records shift the sum by ``j mu``
-    standard deviations of the noise, where ``mu = 1/noise_multiplier``.
+    The formulas are proved in claim C37 (users with several records) of docs/proofs.md. Each record of the user is
+    sampled independently. In the worst case, ``j`` sampled records shift the sum by ``j mu`` standard deviations of the
+    noise, where ``mu = 1/noise_multiplier``.
     """
 
     noise_multiplier: float
@@ -88,8 +91,9 @@ class BallGroup(Releases):
         """Return bounds of the excess of a step in the remove direction.
 
         The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)``. The bounds are
-        computed from one event ``A = {X > x}``, and every ``x`` is sound. The probabilities of ``A`` prove the lower
-        bound. If the likelihood ratio at ``x`` exceeds ``t``, the difference is added to the upper bound.
+        computed from one event ``A = {X > x}`` of the noisy sum ``X``, and every ``x`` is sound. The probabilities of
+        ``A`` prove the lower bound. If the likelihood ratio at ``x`` exceeds ``t``, the difference is added to the
+        upper bound.
         """
         t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
         weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]
@@ -226,7 +230,7 @@ def _reflect(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
 
 
 def pair_above(knots: Sequence[Knot]) -> BallPair:
-    """Return a pair that dominates every release with these bounds (C29, 1).
+    """Return a pair that dominates every release with these bounds (C29, step 1).
 
     The profile ``H`` of the release is at most ``high`` at each knot. The lower convex hull of ``(0, 1)`` and these
     points is above ``H``, because ``H`` is convex. Except for rounding, the hull is the profile of a pair. The largest
@@ -246,10 +250,10 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
 
 
 def pair_below(knots: Sequence[Knot]) -> BallPair | None:
-    """Return a pair that is below every release with these bounds (C29, 2).
+    """Return a pair that is below every release with these bounds (C29, step 2).
 
-    The profile of the pair is at most the profile of the release plus the ``rest`` of the pair. The result is None if
-    the lower bound of the excess is not positive on both sides of the kink at ``t = 1``.
+    The profile of the pair is at most the profile of the release plus the ``rest`` of the pair. The result is None
+    unless the excess has positive lower bounds on both sides of ``t = 1``.
     """
     zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
     centred = knots[zero % 2 :]
@@ -272,10 +276,11 @@ Point = tuple[int, arb, arb]  # a cell, its t, and the exact value of a polygon 
 def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
     """Return the corners of a polygon below the profile ``H`` of a release, or None.
 
-    The corners are at every other knot, as long as the polygon exceeds ``max(0, 1 - t)``. Between the knots ``i`` and
-    ``i + 2``, the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below ``H`` on the other side of
-    ``i + 1``, because ``H`` is convex. There are two such lines. The segment between their far ends lies below both.
-    The result is None if the polygon does not reach both sides of ``t = 1``.
+    The corners are at every other knot, as long as the polygon exceeds ``max(0, 1 - t)``. A segment of the polygon lies
+    between the knots ``i`` and ``i + 2``. Because ``H`` is convex, the line through ``high`` at ``i`` and ``low`` at
+    ``i + 1`` is below ``H`` from ``i + 1`` to ``i + 2``. The line through ``high`` at ``i + 2`` and ``low`` at
+    ``i + 1`` is below ``H`` from ``i`` to ``i + 1``. The segment connects the ends of both lines at ``i + 2`` and at
+    ``i``. The result is None if the polygon does not reach both sides of ``t = 1``.
     """
     corners = knots[::2]
     plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
@@ -351,9 +356,9 @@ def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Seq
 
 
 def _or_else(value: arb, certain: int) -> arb:
-    """Return the value, or ``certain`` if the ball of the value is not finite.
+    """Return the ball ``value``, or ``certain`` if the ball is not finite.
 
-    ``certain`` is a trivial bound that always holds.
+    ``certain`` is a trivial bound, 0 or 1.
     """
     return value if value.is_finite() else arb(certain)
 
@@ -432,7 +437,7 @@ class ComposedDistribution:
 
     @property
     def rest(self) -> arb:
-        """The largest error of delta that the ``rest`` of all releases can cause (C29, 3)."""
+        """The largest error of delta from the ``rest`` of all releases (C29, step 3)."""
         # sum_i T_i m_i prod_i M_i^(T_i), M_i = max(1, mass_i) + m_i
         total_rest, mass_bound = arb(0), arb(1)
         for pair, steps in self.pairs:
@@ -443,7 +448,7 @@ class ComposedDistribution:
     def _chernoff(self, edge: int, x: arb) -> arb:
         """Return Chernoff's bound of the mass beyond the cell ``edge``.
 
-        It is the mass to the right for an order ``x > 0``, and to the left for ``x < 0``.
+        "Beyond" means to the right of the cell for an order ``x > 0``, and to the left for ``x < 0``.
         """
         # prod_i (sum_j p_j e^(x j h))^T_i e^(-x h edge)
         h = arb(self.step)

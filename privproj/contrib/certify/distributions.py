@@ -1,8 +1,8 @@
-"""Enclose expectations of the Gaussian profile in ball arithmetic (C21).
+"""Enclose expectations of the Gaussian profile in ball arithmetic.
 
-``h_eps(X)`` is the Gaussian delta at a random squared sensitivity over noise ``X``. Its expectation is computed by the
-trapezoidal rule. :mod:`privproj.distributions.squared_sensitivity` (floats) and ``tests/reference/distributions.py``
-(mpmath) compute the same expectations independently.
+``h_eps(X)`` is the Gaussian delta at a random squared sensitivity over noise ``X``. The expectation of ``h_eps(X)`` is
+computed by the trapezoidal rule (C21: certificates). :mod:`privproj.distributions.squared_sensitivity` (floats) and
+``tests/reference/distributions.py`` (mpmath) compute the same expectations independently.
 """
 
 import math
@@ -23,10 +23,10 @@ WIDEST_STRIP = 1.25  # largest half width of the strip around the line, below pi
 
 
 class BallDistribution(ABC):
-    """The distribution of ``X = scale U`` for a Beta or Gamma variable ``U``.
+    """The distribution of ``X = scale U`` with ``U ~ Beta(a, b)`` or ``U ~ Gamma(a)``.
 
-    If ``inverse``, ``X`` is ``scale / U``. The first shape of ``U`` is ``a``. Values of ``U`` up to a cut ``c`` are
-    written as ``U = c E/(1 + E)`` with the odds ``E = e^s``, so that ``s`` runs over the real line. Arguments and
+    If ``inverse``, ``X`` is ``scale / U``. For an integral over the values of ``U`` up to a number ``c``, the cut,
+    ``U`` is written as ``c E/(1 + E)``. Here ``E = e^s`` are the odds, and ``s`` runs over the real line. Arguments and
     results are balls that contain the exact values.
     """
 
@@ -65,7 +65,8 @@ class BallDistribution(ABC):
     def above(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the trapezoidal sum of the density after a node (C21).
 
-        The sum is over ``step density`` at all nodes after the node with these odds.
+        The node is the one with these ``odds``. The sum has the step of the rule times the density at every node after
+        it.
         """
 
     @abstractmethod
@@ -73,9 +74,9 @@ class BallDistribution(ABC):
         """Return a ball that contains ``P(U > u)``."""
 
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
-        """Return a cut for the whole distribution, and a ball for the part beyond it.
+        """Return a cut for the mean of ``h_eps(X)``, and a ball for the part beyond.
 
-        The part is ``E[h_eps(X); U > cut]``, where ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``.
+        This part is ``E[h_eps(X); U > cut]``. ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``.
         """
         if self.inverse:
             cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
@@ -90,7 +91,8 @@ class BallDistribution(ABC):
     def below(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the trapezoidal sum of the density before a node (C21).
 
-        The sum is over ``step density`` at all nodes before the node with these odds.
+        The node is the one with these ``odds``. The sum has the step of the rule times the density at every node before
+        it.
         """
         # (c E)^a / (a Beta(a, b)), or with Gamma(a)
         return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a
@@ -104,11 +106,11 @@ class BallDistribution(ABC):
         return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
 
     def expected_delta(self, eps: arb, cut: arb | None = None, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
-        """Return a ball that contains ``E[h_eps(X); U <= cut]`` (C4).
+        """Return a ball that contains ``E[h_eps(X); U <= cut]`` (C4: random sensitivity).
 
         ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``. Without a cut, the ball contains
         ``E[h_eps(X)]``. ``goal`` is the desired relative accuracy, in bits, of the sum of the expectation and
-        ``addend``. It is not guaranteed.
+        ``addend``. This accuracy is not guaranteed.
         """
         if cut is None:
             cut, beyond = self.last_cut(eps)
@@ -116,7 +118,7 @@ class BallDistribution(ABC):
         return self.line(eps, cut).integral(addend, goal)
 
     def line(self, eps: arb, c: arb) -> Line:
-        """Return the integrand of ``E[h_eps(X); U <= c]`` over the line (C21).
+        """Return the integrand of ``E[h_eps(X); U <= c]`` as a function on the real line.
 
         ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``.
         """
@@ -150,8 +152,8 @@ class BallDistribution(ABC):
 def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
     """Return the log of a bound of the Gaussian profile in a complex strip (C21).
 
-    The bound is of ``sqrt(C) |h_eps(X)|`` for complex ``X`` with ``|X|`` up to ``size``. ``h_eps(X)`` is the Gaussian
-    delta at the squared sensitivity ``X``, and ``C`` is ``cosine``, the cosine of the half width of the strip.
+    The bound is an upper bound of ``sqrt(C) |h_eps(X)|`` for complex ``X`` with ``|X|`` up to ``size``. ``h_eps(X)`` is
+    the Gaussian delta at the squared sensitivity ``X``. ``C`` is ``cosine``, the cosine of the half width of the strip.
     """
     if size <= 2 * eps * cosine:
         # -(eps/mu - mu/2)^2/2
@@ -180,8 +182,8 @@ class BallBetaDistribution(BallDistribution):
     def density(self, odds: arb, cut: arb) -> arb:
         """Return the density of ``s = ln E`` at the odds ``E``.
 
-        For ``u = c E/(1 + E)`` with the ``cut`` ``c`` it is ``k(u) / (1 + (1-c) E)``, where ``k`` is :meth:`weight`. It
-        uses the identity ``1 - u = (1 + (1-c) E)/(1 + E)``.
+        For ``u = c E/(1 + E)`` with the ``cut`` ``c``, the density is ``k(u) / (1 + (1-c) E)``, where ``k`` is
+        :meth:`weight`. The identity ``1 - u = (1 + (1-c) E)/(1 + E)`` is used.
         """
         lifted = 1 + (1 - cut) * odds
         return self.weight(cut * odds / (1 + odds), lifted / (1 + odds)) / lifted
@@ -189,7 +191,7 @@ class BallBetaDistribution(BallDistribution):
     def above(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the trapezoidal sum of the density after a node (C21).
 
-        It is ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))`` with the ``cut`` ``c``, the odds ``E`` of the node,
+        The bound is ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))`` with the ``cut`` ``c``, the odds ``E`` of the node,
         ``u = c E/(1 + E)`` and ``m = min(b, 1)``.
         """
         least, rest = self.b.min(arb(1)), (1 + (1 - cut) * odds) / (1 + odds)
@@ -198,7 +200,7 @@ class BallBetaDistribution(BallDistribution):
     def tail(self, u: arb) -> arb:
         """Return a ball that contains ``P(U > u)``.
 
-        It is the regularized incomplete Beta function of ``1 - u``.
+        This probability is the regularized incomplete Beta function of ``1 - u``.
 
         Raises:
             PrecisionError: The ball ``u`` does not exclude 1.
@@ -241,7 +243,8 @@ class BallGammaDistribution(BallDistribution):
     def above(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the trapezoidal sum of the density after a node (C21).
 
-        It is ``c^a e^-u / (E Gamma(a))`` with the ``cut`` ``c``, the odds ``E`` of the node and ``u = c E/(1 + E)``.
+        The bound is ``c^a e^-u / (E Gamma(a))`` with the ``cut`` ``c``, the odds ``E`` of the node and
+        ``u = c E/(1 + E)``.
         """
         return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
 

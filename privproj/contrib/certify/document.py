@@ -1,4 +1,7 @@
-"""Let ``privproj verify`` recognize and check certificates."""
+"""Let ``privproj verify`` recognize and check certificates.
+
+A rendered verdict has two parts: plain values, and a function that returns text.
+"""
 
 import re
 
@@ -14,7 +17,7 @@ BEGINNING = re.compile(rb'\s*\{\s*"certificate"')  # every certificate begins so
 def verify_document(document: File) -> Rendered:
     """Return the rendered verdict on a certificate.
 
-    It has the claim and its assumptions.
+    The text has the claim and the assumptions of the claim.
     """
     claim = read_certificate(*document)
     verdict = verify(claim)

@@ -37,8 +37,8 @@ def lower(k: arb, z: arb) -> arb:
 def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
     """Return a ball that contains the series ``1 + r_0 + r_0 r_1 + ...``.
 
-    The ratios ``r_n`` are positive and converge monotonically to ``limit``. All further ratios are at most the larger
-    one of the limit and the last ratio, so a geometric series bounds the remainder.
+    The ratios ``r_n`` are positive and converge monotonically to ``limit``. So the ratios after ``r_n`` are at most
+    ``max(r_n, limit)``, and a geometric series bounds the remainder.
 
     Raises:
         PrecisionError: The series does not converge within :data:`MOST_TERMS` terms.
@@ -79,7 +79,7 @@ def upper(k: arb, z: arb) -> arb:
 
 
 class NearbyValues:
-    """Balls of ``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z`` (C29).
+    """Balls of ``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z``.
 
     ``P(k, z)`` is the distribution function of ``Gamma(k)``, and ``Q = 1 - P``. The balls come from cached Taylor
     series. Far from ``k``, and for small ``k``, :func:`lower` and :func:`upper` are used instead.
@@ -105,7 +105,8 @@ class NearbyValues:
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
         """Return the expansion point next to ``z``, and the increase of ``P`` up to ``z``.
 
-        ``P`` is the distribution function of ``Gamma(k)``. The result is None if no expansion point is available.
+        ``P`` is the distribution function of ``Gamma(k)``. The result is None for small ``k``, for ``z`` far from
+        ``k``, and if the Taylor series is not accurate enough.
         """
         place = float(z.mid())
         if self.shape < LEAST_SHAPE or not abs(place - self.shape) < self.farthest:
@@ -122,8 +123,8 @@ class NearbyValues:
     def _expand(self, point: arb) -> "_Point | None":
         """Return the expansion of ``P(k, z)`` at a point, or None.
 
-        The series is the increase of ``P`` from the point on, in powers of ``y = z/point - 1``. The remainder is added
-        to its first term. The result is None if the remainder is too large.
+        The Taylor series is ``P(k, z) - P(k, point)`` in powers of ``y = z/point - 1``. The remainder is added to the
+        constant term. The result is None if the remainder is too large.
         """
         # G = dP/dy at z = point (1 + y): G = G_0 (1+y)^(k-1) e^(-point y)
         # n G_n = (k - point - n) G_(n-1) - point G_(n-2)
@@ -158,7 +159,7 @@ class _Point(NamedTuple):
         above: ``1 - P`` at the point.
         place: The point.
         reach: The largest ``|y|`` at which the series is valid, where ``y = z/point - 1``.
-        series: The increase of ``P`` from the point on, in powers of ``y``.
+        series: ``P(k, z)`` minus its value at the point, in powers of ``y``.
     """
 
     below: arb
@@ -171,7 +172,7 @@ class _Point(NamedTuple):
 def chernoff_bound(k: arb, y: arb) -> arb:
     """Return Chernoff's bound of the tail of ``Gamma(k)`` beyond ``y``.
 
-    The bound is ``e^-(y - k - k ln(y/k))``. It holds for the upper tail if ``y > k``, and for the lower tail if
+    The bound is ``e^-(y - k - k ln(y/k))``. The bound holds for the upper tail if ``y > k``, and for the lower tail if
     ``y < k``.
     """
     return (k + k * (y / k).log() - y).exp() if y > 0 else arb(0)

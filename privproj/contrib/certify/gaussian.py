@@ -1,8 +1,9 @@
-"""Enclose the Gaussian profile and its derivative in balls (C3).
+"""Enclose the Gaussian profile and its derivative in ball arithmetic.
 
-``h_eps(x)`` is the Gaussian delta at the squared sensitivity over noise ``x``, and ``mu = sqrt(x)``.
-:mod:`privproj.numerics.special` and :mod:`privproj.distributions.squared_sensitivity` have the same functions in
-floats, ``tests/reference/special.py`` and ``tests/reference/distributions.py`` in mpmath.
+Claim C3 (the Gaussian profile) of docs/proofs.md proves the formulas. ``h_eps(x)`` is the Gaussian delta at the squared
+sensitivity over noise ``x``, and ``mu = sqrt(x)``. :mod:`privproj.numerics.special` and
+:mod:`privproj.distributions.squared_sensitivity` have the same functions in floats, ``tests/reference/special.py`` and
+``tests/reference/distributions.py`` in mpmath.
 """
 
 from flint import arb
@@ -32,7 +33,7 @@ def two_sided(eps: arb, mu: arb) -> arb:
 def slope(eps: arb, x: arb) -> arb:
     """Return a ball that contains the derivative of the Gaussian delta (C3).
 
-    It is the derivative ``h_eps'(x)`` at ``x > 0``, where ``h_eps(x)`` is the Gaussian delta at the squared sensitivity
+    The derivative is ``h_eps'(x)`` at ``x > 0``, where ``h_eps(x)`` is the Gaussian delta at the squared sensitivity
     over noise ``x``.
     """
     root = x.sqrt()

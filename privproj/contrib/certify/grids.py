@@ -1,7 +1,8 @@
 """Propose grids for certificates of runs, in floating point.
 
-Every grid is sound, and a good grid gives a narrow enclosure. A grid is a
-:class:`privproj.contrib.certify.composition.Grid`.
+Every grid is sound, and a good grid gives a narrow enclosure. A grid of losses has cells: cell ``j`` is the loss
+``j step``. The knots are the cells at which profiles are evaluated. The window has the cells at which the distribution
+of the sum of losses is evaluated. :class:`privproj.contrib.certify.composition.Grid` has these parameters.
 """
 
 import math
@@ -92,10 +93,11 @@ def _largest_losses(profile: PrivacyProfile, run: Run, shape: CoarseDescription)
 def _place_knots(
     shape: CoarseDescription, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
 ) -> Cells:
-    """Return the knots of a phase.
+    """Return the knots of a phase: the cells at which its profile is evaluated.
 
-    If the pair is symmetric (not ``one_sided``), the knots are symmetric, so that each value of the profile is used
-    twice.
+    ``largest`` are the ends of bounded losses, ``step`` is the step of the grid, and ``log_share`` is the log of delta
+    over the number of releases. If both directions are equal (not ``one_sided``), the knots are symmetric, so that each
+    value of the profile is used twice.
     """
     # Up to 96 knots per standard deviation of the loss, fewer beyond the core (CoarseDescription.knots)
     cells = _thin_tails(shape.knots(step, fineness * 96.0), shape, step, log_share)
@@ -109,9 +111,10 @@ def _place_knots(
 
 
 def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: float) -> Cells:
-    """Return these knots with fewer of them in the tails.
+    """Return a part of the knots ``cells``, with fewer of them in the tails.
 
-    A tail is where the excess is small relative to ``e^log_share``.
+    The excess is the profile at ``t = e^loss`` minus ``max(0, 1 - t)``. A tail is a range of losses at which the excess
+    is small relative to ``e^log_share``.
     """
     # A chord over s decay lengths is about E s^2/8 too high. In the other direction the excess is E(t)/t.
     losses = cells * step
@@ -129,7 +132,7 @@ def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: 
 def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
     """Return a window of cells for the sum of the losses.
 
-    The sum is beyond each end of the window with probability about ``e^log_mass``.
+    The sum lies beyond each end of the window with probability about ``e^log_mass``.
     """
     (end, right), (start, left) = (_edge(pairs, step, log_mass, side) for side in (1, -1))
     size = 1 << max(4, (end - start).bit_length())
@@ -137,9 +140,10 @@ def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
 
 
 def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
-    """Return the cell that the sum of losses exceeds with mass ``e^log_mass``.
+    """Return the cell beyond which the sum of losses has the mass ``e^log_mass``.
 
-    The second result is the best order of Chernoff's bound. ``side`` is 1 for the upper tail and -1 for the lower tail.
+    "Beyond" means above for ``side = 1``, and below for ``side = -1``. The second result is the best order of
+    Chernoff's bound.
     """
     # The pair in balls may end a few cells further out, which a large order would amplify. So the order times the step
     # of the grid is bounded.

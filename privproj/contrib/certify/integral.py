@@ -1,6 +1,6 @@
-"""Enclose integrals over the real line by the trapezoidal rule (C21).
+"""Enclose integrals over the real line by the trapezoidal rule.
 
-A closed form bounds the error of the rule.
+A closed form bounds the error of the rule (C21: certificates).
 """
 
 import math
@@ -29,8 +29,8 @@ OfOdds = Callable[[arb], arb]  # a function of the odds ``E = e^s`` at a point `
 class Line(NamedTuple):
     """An integrand ``F(s)`` over the real line, as a function of the odds ``E = e^s``.
 
-    ``F`` is non-negative on the line and analytic in a strip around it. Arguments and results are balls that contain
-    the exact values.
+    ``F`` is non-negative on the line and analytic in a strip around it. ``highest`` is the height relative to which
+    errors are counted. Arguments and results are balls that contain the exact values.
     """
 
     value: OfOdds  # F
@@ -47,8 +47,8 @@ class Line(NamedTuple):
     def integral(self, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
         """Return a ball that contains the integral of ``F`` over the line.
 
-        ``goal`` is the desired relative accuracy, in bits, of the sum of the integral and ``addend``. It is not
-        guaranteed.
+        ``goal`` is the desired relative accuracy, in bits, of the sum of the integral and ``addend``. This accuracy is
+        not guaranteed.
         """
         nats = FIRST_NATS
         while True:
@@ -90,7 +90,7 @@ class Line(NamedTuple):
 def _last_place(place: int, holds: Callable[[int], bool]) -> int:
     """Return the last index from ``place`` on at which a condition holds.
 
-    The condition is monotone. If it holds at no such index, the result is ``place``.
+    The condition must hold up to some index and fail beyond. If it fails at ``place``, the result is ``place``.
     """
     last = largest_integer(holds, place, place + FARTHEST_PLACE)
     return place if last is None else last

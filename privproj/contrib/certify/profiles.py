@@ -1,11 +1,11 @@
-"""Enclose the privacy profiles of single releases in ball arithmetic (C21).
+"""Enclose the privacy profiles of single releases in ball arithmetic.
 
-There is one class for each bound. ``z`` is the noise multiplier, ``mu = 1/z``, and ``h_eps(x)`` is the Gaussian delta
-at the squared sensitivity over noise ``x``.
+There is one class for each bound (C21: certificates). ``z`` is the noise multiplier, ``mu = 1/z``, and ``h_eps(x)`` is
+the Gaussian delta at the squared sensitivity over noise ``x``.
 
-A profile may have free parameters, its witness. Every admissible witness proves a bound. So the witness is chosen in
-floating point, and chosen again by the check of a certificate. The same formulas are implemented in floats for the
-bounds of :mod:`privproj.mechanisms.registry`, and in mpmath in ``tests/reference``.
+A profile may have free parameters. Values of the free parameters are a witness. Every admissible witness proves a
+bound. So the witness is chosen in floating point, and chosen again by the check of a certificate. The same formulas are
+implemented in floats for the bounds of :mod:`privproj.mechanisms.registry`, and in mpmath in ``tests/reference``.
 """
 
 import math
@@ -49,19 +49,19 @@ class BallProfile:
         raise NotImplementedError
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return a lower and an upper bound of the value of the bound, for runs (C29).
+        """Return a lower and an upper bound of the value at ``eps``, for runs.
 
-        The lower bound is 0 if none is known.
+        The composition of a run needs both (C29: a whole run in balls). An unknown lower bound is 0.
         """
         ball = self.delta(eps, {})
         return ball.lower(), ball.upper()
 
 
 class BallGaussianProfile(BallProfile):
-    """The profile of ``T = steps`` Gaussian releases (C3).
+    """The profile of ``T = steps`` Gaussian releases (C3: the Gaussian profile).
 
-    It is ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, where ``z`` is the
-    noise multiplier.
+    The profile is ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, where ``z`` is
+    the noise multiplier.
     """
 
     def __init__(self, noise_multiplier: float, steps: int = 1) -> None:
@@ -75,7 +75,7 @@ class BallGaussianProfile(BallProfile):
 class BallBetaTail(BallProfile):
     """The Beta-tail bound of M2 at a ``tau`` in (0, 1] (C16: good events).
 
-    It is ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if
+    The bound is ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if
     ``sharp``, and otherwise the two-sided tail. ``d`` is the dimension, ``r`` the rank, ``k`` the rank of the
     difference between neighboring sums, and ``mu`` one over the noise multiplier. The witness is ``tau``.
     """
@@ -136,10 +136,11 @@ class BallMean(BallProfile):
 
 
 class BallRandomSensitivity(BallMean):
-    """The profile ``E[h_eps(X)]`` for a rank-one difference of neighboring sums (C4).
+    """The profile ``E[h_eps(X)]`` for a rank-one difference of neighboring sums.
 
     ``h_eps(X)`` is the Gaussian delta at the random squared sensitivity over noise ``X``. ``shape`` is ``(d, r)`` for
-    M2, whose ``X`` has a Beta distribution, or the rank ``r`` of a public sketch, whose ``X`` has a Gamma distribution.
+    M2, whose ``X`` has a Beta distribution, or the rank ``r`` of a public sketch, whose ``X`` has a Gamma distribution
+    (C4: random sensitivity).
     """
 
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
@@ -149,7 +150,7 @@ class BallRandomSensitivity(BallMean):
         """Return the distribution of the squared sensitivity over noise ``X``.
 
         With ``mu`` one over the noise multiplier, dimension ``d`` and rank ``r``, ``X`` is ``mu^2 Beta(r/2, (d-r)/2)``
-        for M2 and ``mu^2 chi2_r / r`` for a public sketch (C7).
+        for M2 and ``mu^2 chi2_r / r`` for a public sketch (C7: distributions of the squared sensitivity).
         """
         scale = 1 / arb(self.noise) ** 2
         if isinstance(self.shape, int):
@@ -163,12 +164,12 @@ class BallRandomSensitivity(BallMean):
 
 
 class BallAnyRank(BallRandomSensitivity):
-    """The bound ``E[g_p(X)]`` for a difference of neighboring sums of any rank (C5).
+    """The bound for a difference of neighboring sums of any rank (C5: any rank).
 
-    ``X`` is the random squared sensitivity over noise, and ``h_eps(x)`` is the Gaussian delta at ``x``. ``g_p`` is the
-    convex majorant of ``h_eps`` with a tangent at ``p``, which is at least the inflection point of ``h_eps``. It equals
-    ``h_eps`` below the crossing of ``h_eps`` and the tangent, and the tangent above. The witness is ``p``. It is empty
-    if ``h_eps`` is convex on the whole range of ``X``.
+    The bound is ``E[g_p(X)]``. ``X`` is the random squared sensitivity over noise, and ``h_eps(x)`` is the Gaussian
+    delta at ``x``. The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a smaller point. ``g_p`` equals ``h_eps``
+    below the crossing, and equals the tangent above the crossing. The witness is ``p``, which must be at least the
+    inflection point of ``h_eps``. If ``h_eps`` is convex on the whole range of ``X``, the witness is empty.
     """
 
     def witness(self, eps: float) -> Witness:
@@ -195,7 +196,7 @@ class BallAnyRank(BallRandomSensitivity):
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return a ball that contains the bound at the tangent point of the witness.
 
-        For an empty witness it is the value for rank one, which must be the worst case.
+        For an empty witness the bound is the value for rank one, which must be the worst case.
 
         Raises:
             PrecisionError: The witness is not admissible.
@@ -205,9 +206,9 @@ class BallAnyRank(BallRandomSensitivity):
         return self._enclose(eps, arb(witness["tangent"]))[1] if witness else super().delta(eps, witness)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return bounds of the minimum of the bound over all tangent points (C29).
+        """Return a lower and an upper bound of the minimum over all tangent points.
 
-        The upper bound is at the tangent point of :meth:`witness`.
+        The upper bound is the value at the tangent point of :meth:`witness`.
         """
         if self._is_convex(eps):
             return super().ends(eps)
@@ -219,7 +220,8 @@ class BallAnyRank(BallRandomSensitivity):
     def _is_convex(self, eps: arb) -> bool:
         """Return whether the Gaussian delta is convex on the whole range of ``X``.
 
-        ``X`` is the squared sensitivity over noise. If it is convex, a difference of rank one is the worst case.
+        ``X`` is the squared sensitivity over noise. If the Gaussian delta is convex there, a difference of rank one is
+        the worst case.
         """
         most = self.distribution().supremum
         return most is not None and bool(most <= gaussian.inflection(eps))
@@ -227,8 +229,9 @@ class BallAnyRank(BallRandomSensitivity):
     def _enclose(self, eps: arb, p: arb, goal: int = GOAL_BITS) -> tuple[arb, arb]:
         """Return balls of a lower and of an upper bound of the any-rank value.
 
-        The value is the minimum over ``p`` of ``E[g_p(X)]`` (see the class), and the upper bound is ``E[g_p(X)]`` at
-        this ``p``. The lower bound is the dual value at the crossing of the Gaussian delta and its tangent at ``p``.
+        The value is the minimum over all ``p`` of ``E[g_p(X)]`` (see the class). The upper bound is ``E[g_p(X)]`` at
+        this ``p``. If the tangent at ``p`` crosses ``h_eps`` at ``c``, the lower bound is
+        ``E[h_eps(X); X <= c] + P(X > c) h_eps(E[X | X > c])``. If there is no crossing, ``c`` is 0.
 
         Raises:
             PrecisionError: ``p`` may be below the inflection point.
@@ -255,7 +258,7 @@ def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
     """Return a ball around the crossing of the Gaussian delta and its tangent.
 
     The tangent is at ``p``. The crossing is a squared sensitivity ``x``. The Gaussian delta minus the tangent is convex
-    in ``x`` up to the inflection point and at most 0 there, so it changes its sign only once (C21, tangents).
+    in ``x`` up to the inflection point and at most 0 there, so the difference changes its sign only once.
     """
     height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
 
@@ -278,9 +281,9 @@ def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
 
 
 class BallLaplaceProfile(BallProfile):
-    """The profile of a Laplace release (C3).
+    """The profile of a Laplace release.
 
-    It is ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu``, and 0 otherwise. ``mu`` is one over the noise
+    The profile is ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu``, and 0 otherwise. ``mu`` is one over the noise
     multiplier.
     """
 
@@ -293,10 +296,13 @@ class BallLaplaceProfile(BallProfile):
 
 
 class BallSecretSketch(BallProfile):
-    """The exact profile of a secret sketch for a rank-one difference (C14).
+    """The exact profile of a secret sketch for a rank-one difference.
 
-    It is the larger one of two directions. ``gamma_ratio`` is ``Gamma``, the smallest variance of the sketch over its
-    largest change. ``nu`` is ``1/Gamma``, and ``F`` is the distribution function of ``chi2_r``.
+    By claim C14 (the secret sketch) of docs/proofs.md, the profile is the larger one of ``F(w) - e^eps F(w/(1+nu))``
+    and ``(1-F)(w') - e^eps (1-F)(w' (1+nu))``, one for each direction. ``F`` is the distribution function of ``chi2_r``
+    with ``r = rank``, ``nu`` is ``1/gamma_ratio``, ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` and
+    ``w' = (r ln(1+nu) + 2 eps)/nu``. ``gamma_ratio`` is the smallest variance of the sketch over the largest change of
+    the variance between neighboring datasets.
     """
 
     def __init__(self, rank: int, gamma_ratio: float) -> None:

@@ -1,4 +1,4 @@
-"""Enclose the exact profile of the vector Wishart mechanism in balls (C9).
+"""Enclose the exact profile of the vector Wishart mechanism in balls.
 
 The norms of neighboring vectors must be equal. :mod:`privproj.distributions.wishart_loss` has the same profile in
 floats, ``tests/reference/wishart.py`` in mpmath.
@@ -12,7 +12,8 @@ regularized incomplete gamma functions, and ``c_r = Gamma((r+1)/2) / (Gamma(r/2)
     g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x),   U2 = (a x + eps)/(e^x - 1);    1 - e^(eps - (r-1)x) if U2 <= 0
     g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x),  U1 = (a x - eps)/(1 - e^-x);   0 if U1 <= 0
 
-with ``K = c_r (1 - rho^2)^(r/2)``. Both ``g`` increase from 0 to at most 1 (C10, steps 1 and 2).
+with ``K = c_r (1 - rho^2)^(r/2)``. Both ``g_-`` and ``g_+`` increase from 0 to at most 1. Claims C9 and C10 (the vector
+Wishart mechanism) of docs/proofs.md prove these formulas.
 """
 
 import math
@@ -29,7 +30,8 @@ from privproj.contrib.certify.profiles import BallMean
 class BallWishartProfile(BallMean):
     """The profile of the Wishart mechanism for vectors of equal norm (C9).
 
-    It is ``delta(eps) = E[max(0, 1 - e^(eps - L))]``, where ``L`` is the privacy loss at the largest misalignment.
+    The profile is ``delta(eps) = E[max(0, 1 - e^(eps - L))]``, where ``L`` is the privacy loss at the largest
+    misalignment.
     """
 
     effort: int = 8
@@ -44,7 +46,7 @@ class BallWishartProfile(BallMean):
 
 
 class _RatioPair:
-    """The integrand of delta for one misalignment and one epsilon.
+    """Delta of the Wishart mechanism at one misalignment and epsilon, as an integral.
 
     The module docstring has the formula and the symbols. All results are balls.
     """
@@ -90,9 +92,10 @@ class _RatioPair:
     def line(self, sign: int, least: arb, scale: arb, bend: int = 0) -> Line:
         """Return a part of the integral as an integral over the line.
 
-        The part is below ``A = 1`` for ``sign = 1``, and above it for ``sign = -1``. The substitution is
-        ``E = (least + scale G)/(1 + bend G)``, where ``G`` are the odds. ``E`` runs from ``least`` to infinity if
-        ``bend`` is 0, and from 0 to ``scale`` if ``bend`` is 1 and ``least`` is 0.
+        The part has ``A < 1`` and the factor ``g_-`` for ``sign = 1``, and ``A > 1`` and ``g_+`` for ``sign = -1``. The
+        substitution is ``E = (least + scale G)/(1 + bend G)`` with ``G = e^s``, where ``s`` runs over the real line. If
+        ``bend`` is 0, ``E`` runs from ``least`` to infinity. If ``bend`` is 1 and ``least`` is 0, ``E`` runs from 0 to
+        ``scale``.
         """
 
         def grown_at(odds: arb) -> arb:
@@ -119,10 +122,11 @@ class _RatioPair:
         return Line(value, left, right, partial(self.strip, 1 + bend))
 
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
-        """Return the half width of a strip around the real line, and ``M`` (C21).
+        """Return the half width of a strip around the real line, and a bound ``M``.
 
-        ``M`` bounds the integral of ``|F|`` on lines in the strip. The half width is such that ``ln(M/2)`` is about
-        ``nats``. The complex argument of a threshold is at most ``turns`` times the complex argument of the odds.
+        ``M`` bounds the integral of ``|F|`` on lines in the strip, where ``F`` is the integrand of :meth:`line` (C21:
+        certificates). The half width is such that ``ln(M/2)`` is about ``nats``. The complex argument of ``U1`` or
+        ``U2`` is at most ``turns`` times the complex argument of ``G``.
         """
         power = arb(turns * (self.r + 1)) / 2
         angle = min(WIDEST_STRIP / turns, math.sqrt(2.0 * nats / float(turns**2 * self.k + power)))
@@ -146,8 +150,8 @@ class _RatioPair:
     def gain(self, sign: int, grown: arb) -> arb:
         """Return the factor ``g_-`` or ``g_+`` of the integrand at ``E = grown``.
 
-        The module docstring has the formulas. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. If the threshold ``U2`` of
-        ``g_-`` may not be positive, the result is the ball [0, 1].
+        The module docstring has the formulas. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. If the ball of ``U2`` is
+        not positive, the result for ``g_-`` is the ball [0, 1].
         """
         # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/E
         # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/E
@@ -160,9 +164,10 @@ class _RatioPair:
         return part(plain) - (self.eps - sign * (self.r - 1) * x).exp() * part(tilted)
 
     def most_gain(self, sign: int, grown: arb) -> arb:
-        """Return an upper bound of the factor :meth:`gain` of the integrand (C21).
+        """Return an upper bound of the factor :meth:`gain` of the integrand.
 
-        It is the smaller one of ``k E`` and Chernoff's bound of the gamma tail ``Q(k, U2)`` or ``P(k, U1)``.
+        The result is the smaller one of ``k E`` and Chernoff's bound of a gamma tail: ``Q(k, U2)`` for ``g_-``, and
+        ``P(k, U1)`` for ``g_+``.
         """
         near = (self.a * grown.log1p() + sign * self.eps) / grown
         threshold = near.lower() if sign > 0 else (near + near * grown).upper()

@@ -1,12 +1,13 @@
-"""Parse events of dp-accounting, and compose them with phases of privproj (C36).
+"""Parse events of dp-accounting, and compose them with phases of privproj.
 
-An event as data is a table with its ``type``, which is the name of its class, and its parameters by name. An inner
-event is such a table too. This module checks all numbers, because dp-accounting misinterprets some numbers instead of
-rejecting them.
+As data, an event is a table. The key ``type`` is the name of the class of the event, and the other keys are parameters.
+An inner event is such a table too. This module checks all numbers, because dp-accounting misinterprets some numbers
+instead of rejecting them.
 
 dp-accounting has two accountants, one for privacy loss distributions (PLD) and one for Renyi divergences. Each supports
-some events under some neighboring relations. Their theorems are published. Their rounding errors are measured, not
-proved (:mod:`privproj.contrib.events.pld_curve`). This module corrects four errors:
+some events under some neighboring relations. The theorems behind the accountants are published. The rounding errors of
+the accountants are measured, not proved (:mod:`privproj.contrib.events.pld_curve`). This module corrects four errors
+(C36: events of dp-accounting):
 
 * The PLD accountant composes a repeated randomized response only once. Here it is composed as often as it is repeated.
 * If noise multipliers are integers, the Renyi accountant counts several Gaussian releases on one sample as one. Here
@@ -255,7 +256,8 @@ def _relation_of(phases: Sequence[Phase]) -> Relation:
 def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
     """Return whether an event has a privacy loss distribution under the relation.
 
-    Tree aggregation has one under zero-out (C36 (c)). For other events dp-accounting decides.
+    Tree aggregation has one under zero-out only. All other events have one if the PLD accountant of dp-accounting
+    supports them.
     """
     if isinstance(leaf, dp_event.SingleEpochTreeAggregationDpEvent):
         return relation is Relation.REPLACE_SPECIAL
@@ -265,15 +267,15 @@ def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
 def has_renyi_curve(leaf: dp_event.DpEvent, relation: Relation) -> bool:
     """Return whether dp-accounting has Renyi divergences of an event.
 
-    The answer depends on the neighboring relation.
+    Support depends on the neighboring relation.
     """
     return RdpAccountant(neighboring_relation=relation).supports(leaf)
 
 
 def why_unsupported(leaf: dp_event.DpEvent, relation: Relation) -> str:
-    """Return a text that says why dp-accounting does not support an event.
+    """Return the reason why dp-accounting does not support an event, as text.
 
-    No accountant of dp-accounting supports the event under this relation.
+    The caller knows that neither accountant supports the event under this relation.
     """
     name = type(leaf).__name__
     relations = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
@@ -308,8 +310,8 @@ def _loss_reach(leaf: dp_event.DpEvent) -> float:
 def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
     """Return the smallest allowed and the preferred grid step of an event, in nats.
 
-    The preferred step is proportional to the largest loss of one event. It is at least the default step for all
-    repetitions (:func:`default_grid_step`), because dp-accounting uses a wide window for many repetitions.
+    The preferred step is proportional to the largest loss of one event. For many repetitions it is larger, because the
+    window of dp-accounting is then wide (:func:`privproj.contrib.events.pld_curve.default_grid_step`).
     """
     reach, cells = _loss_reach(leaf), MOST_DEFAULT_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
@@ -320,10 +322,10 @@ def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
 
 
 def _alone(leaf: Leaf) -> Leaf:
-    """Return the single Gaussian release that is equivalent to repeated ones.
+    """Return one Gaussian release that is equivalent to repeated Gaussian releases.
 
-    Its noise multiplier is divided by the square root of their number. Tree aggregation counts as repeated Gaussian
-    releases. Other events are returned unchanged.
+    The noise multiplier is divided by the square root of the number of repetitions. Tree aggregation counts as repeated
+    Gaussian releases. Other events are returned unchanged, with their repetitions.
     """
     one_event, count = leaf
     if isinstance(one_event, dp_event.SingleEpochTreeAggregationDpEvent):
@@ -338,8 +340,9 @@ def compose_losses(
 ) -> pld_curve.PldCurve:
     """Return the privacy curve of phases and events on one grid of losses.
 
-    dp-accounting composes the distributions. The curve is an upper bound if the dominating pairs of the phases and the
-    distributions of dp-accounting are (C2: domination composes, C18: pairs on a grid), except for rounding.
+    dp-accounting composes the distributions. The curve is an upper bound, except for rounding. The proof relies on the
+    dominating pairs of the phases (C2: domination composes, C18: pairs on a grid), and on dp-accounting's distributions
+    of the events.
 
     Args:
         phases: The releases of the phases, with their runs.
@@ -367,9 +370,9 @@ def compose_losses(
 
 @lru_cache(maxsize=32)
 def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossDistribution:
-    """Return the privacy loss distribution of one event, which is JSON text.
+    """Return the privacy loss distribution of one event, with dense mass functions.
 
-    Its probability mass functions are dense.
+    ``text`` is the event as JSON.
     """
     event = event_from(json.loads(text))
     if isinstance(event, dp_event.DiscreteLaplaceDpEvent):
@@ -402,7 +405,7 @@ def add_divergences(
         orders: The orders; None for the default orders of dp-accounting.
 
     Raises:
-        UnsupportedError: dp-accounting has no divergence of an event.
+        UnsupportedError: dp-accounting cannot compute the divergences of an event.
     """
     tried = RdpAccountant(orders).orders
     total = np.array([math.fsum(curve.divergence_at(float(order)) for curve in curves) for order in tried])
@@ -422,9 +425,10 @@ def add_divergences(
 
 @lru_cache(maxsize=64)
 def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) -> tuple[tuple[float, ...], float]:
-    """Return the Renyi divergences of one event, which is JSON text.
+    """Return the Renyi divergences of one event at the given orders.
 
-    The second result is the number of times that :data:`RENYI_NOISE` is counted for the event.
+    ``text`` is the event as JSON. The second result is how many times the rounding error :data:`RENYI_NOISE` must be
+    added for one event.
     """
     event = event_from(json.loads(text))
     parts = 1.0
@@ -469,8 +473,8 @@ def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
 def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     """Return the phases with bounds that one accountant of dp-accounting supports.
 
-    If all phases have a privacy loss distribution, they are unchanged. Otherwise phases of privproj get their Renyi
-    bounds.
+    If all phases have a privacy loss distribution, the phases are unchanged. Otherwise the bound of every phase that is
+    not an event is replaced by a Renyi bound.
 
     Raises:
         UnsupportedError: No accountant supports these events and phases together under their relation.
@@ -518,7 +522,7 @@ def event_of(phase: Phase) -> dp_event.DpEvent:
 def _leaves_of(phase: Phase) -> list[Leaf]:
     """Return the events of a phase with their repetitions.
 
-    A phase of privproj has none.
+    The list is empty for a phase that is not an event.
     """
     data = vars(phase.mechanism).get("text")
     return [] if data is None else list(leaves_of(event_from(json.loads(data)), phase.run.steps))
@@ -539,10 +543,10 @@ def _check_scales(phases: Sequence[Phase]) -> None:
 
 
 def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
-    """Return the parts of a phase that the two accountants do not support.
+    """Return the names of two parts of a phase that an accountant does not support.
 
-    The first name is a part without a privacy loss distribution, and the second name is a part without a Renyi curve. A
-    name is empty if there is no such part.
+    The first part has no privacy loss distribution, and the second part has no Renyi curve. A name is empty if there is
+    no such part.
 
     Raises:
         UnsupportedError: An event has no privacy loss distribution and no Renyi curve.
@@ -562,7 +566,7 @@ def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
 def _with_renyi_bound(phase: Phase, why: str) -> Phase:
     """Return a phase of privproj with its Renyi bound.
 
-    A phase that is an event is returned unchanged. ``why`` is the reason, for messages.
+    A phase that is an event is returned unchanged. ``why`` states in messages why a Renyi bound is needed.
 
     Raises:
         UnsupportedError: The Renyi bound does not support the run.

@@ -90,7 +90,7 @@ class _EventPhase(Phase):
 
 @lru_cache(maxsize=64)
 def _bound_of(kind: str) -> Bound:
-    """Return the bound of a class of events, which dp-accounting evaluates."""
+    """Return the bound by which dp-accounting accounts for a class of events."""
     from importlib.metadata import version
 
     return Bound(
@@ -108,8 +108,8 @@ def _bound_of(kind: str) -> Bound:
 def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _EventPhase:
     """Return the phase of an event.
 
-    The event is plain data or an object of dp-accounting. ``run`` has its steps and its neighboring relation, ``where``
-    names the event in messages, and ``name`` is the name of the phase.
+    The event is plain data or an object of dp-accounting. ``run`` has the steps and the neighboring relation of the
+    phase, ``where`` names the event in messages, and ``name`` is the name of the phase.
 
     Raises:
         InvalidParameterError: The event is not one of dp-accounting, or a value is out of range.

@@ -38,7 +38,7 @@ MOST_DEFAULT_CELLS = 2.0**20
 class PldCurve:
     """The privacy curve of a run that dp-accounting composed, as upper bounds.
 
-    It is the maximum of the add and remove directions.
+    The curve is the maximum over the add and remove directions.
 
     Attributes:
         distribution: The composed privacy loss distribution in both directions.
@@ -84,9 +84,9 @@ class PldCurve:
 def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -> float:
     """Return the default grid step for dp-accounting, in nats; any step is sound.
 
-    The step is at most ``most``, unless the window would then have too many cells. dp-accounting uses a wide window,
-    because its Chernoff orders are at least one over the range of the losses of a step. The grid step is chosen such
-    that the window has at most about :data:`MOST_DEFAULT_CELLS` cells.
+    The step is at most ``most``, unless the window of the composed losses would then have more than about
+    :data:`MOST_DEFAULT_CELLS` cells. The window of dp-accounting is wide for many releases, because the orders of its
+    Chernoff bounds are at least one over the range of the losses of one release.
     """
     step = min([most, *(shape.deviation / GRID_POINTS_PER_DEVIATION for shape in shapes)])
     for shape in shapes:
@@ -117,8 +117,8 @@ def compose(parts: list[Part], step: float) -> PldCurve:
 def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> PrivacyLossDistribution:
     """Return the privacy loss distribution of ``count`` releases.
 
-    Its probability mass functions are dense, because the number of atoms of a sparse distribution would grow
-    exponentially with the number of releases.
+    The probability mass functions of ``part`` must be dense, because the number of atoms of a sparse distribution would
+    grow exponentially with the number of releases.
 
     Raises:
         PrecisionError: The grid would be too large.

@@ -1,6 +1,6 @@
 """Implement the command ``privproj filter``.
 
-It computes the number of steps that fit into the budget of a privacy filter.
+The command computes the number of steps that fit into the budget of a privacy filter.
 """
 
 from dataclasses import replace

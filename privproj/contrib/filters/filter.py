@@ -1,6 +1,6 @@
 """Enforce a privacy budget for plans that depend on outputs (C35: filters).
 
-Composition covers adaptive queries, but not adaptive parameters. A filter covers both. Its budget is fixed before the
+Composition covers adaptive queries, but not adaptive parameters. A filter covers both. The budget is fixed before the
 first release. The filter counts the cost of every release, and rejects a release that would exceed the budget. Costs
 are rounded up and added as exact fractions. So the sum does not depend on the order of the releases or on the grouping
 of steps, and rounding cannot cause an overspend. Report the epsilon of the whole budget, even if a part was not spent.
@@ -48,9 +48,9 @@ HOPELESS = 1e4  # nats; score of an order that leaves no budget, above the score
 
 @lru_cache(maxsize=256)
 def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
-    """Return the phase with the bound that is used, and the cost of one release.
+    """Return a phase with the bound of its cost, and the cost of one release.
 
-    The cost is rounded up to an exact fraction. With an order ``alpha`` it is the Renyi divergence ``D(alpha)``.
+    The cost is rounded up and exact as a fraction. With an order ``alpha`` it is the Renyi divergence ``D(alpha)``.
     Without an order it is ``mu^2`` for Gaussian noise on the whole dataset, where ``mu`` is the sensitivity over the
     noise.
 
@@ -103,8 +103,8 @@ def _guess_budget(target: FullTarget, order: float | None) -> float:
 def best_order(phase: Phase, target: FullTarget) -> float:
     """Return the order at which the most releases of a phase fit into a budget.
 
-    For each order, the budget is the largest one that meets the target. Every order is sound. The result has four
-    digits and does not depend on the number of steps of the phase.
+    The budget at an order is the largest Renyi divergence that meets the target. Every order is sound. The result has
+    four digits and does not depend on the number of steps of the phase.
 
     Raises:
         UnsupportedError: No order leaves a budget, or there is no Renyi curve.
@@ -113,7 +113,7 @@ def best_order(phase: Phase, target: FullTarget) -> float:
     tried: dict[float, float] = {}
 
     def score(alpha: float) -> float:
-        """Return a score that is smallest where ``B(alpha)/D(alpha)`` is largest."""
+        """Return a score that decreases with the budget over the cost at this order."""
         if not LEAST_ORDER <= alpha <= LARGEST_ORDER:
             return 2.0 * HOPELESS
         order = float(f"{alpha:.4g}")
@@ -242,7 +242,7 @@ class Filter:
     def for_releases(
         cls, release: Mechanism | Phase, *, epsilon: float, delta: float, bound: str | None = None, **run: Any
     ) -> "Filter":
-        """Return a filter with the order at which the most such releases fit.
+        """Return a filter with the order at which the most releases of one kind fit.
 
         Call this method before the first release, because the order must not depend on an output.
 
@@ -272,7 +272,10 @@ class Filter:
 
     @property
     def spent(self) -> float:
-        """The spent part of the budget, rounded up; in nats at the order, or a ``mu^2``."""
+        """The spent part of the budget, rounded up.
+
+        The value is in nats for a filter with an order, and a sum of ``mu^2`` for a filter without an order.
+        """
         return _round_up(self._spent)
 
     @property
@@ -327,7 +330,7 @@ class Filter:
             **run: The run (:class:`privproj.run.RunOptions`), with the number of ``steps``.
 
         Returns:
-            True if all of them fit.
+            True if all of the releases fit.
 
         Raises:
             InvalidParameterError: A value is out of range, or the relation is not that of the filter.
@@ -404,8 +407,8 @@ class Filter:
     def epsilon_of_spent(self, delta: float) -> float:
         """Return the epsilon of the spent part of the budget, rounded up.
 
-        It is a guarantee only for a plan that is fixed in advance. For a plan that depends on earlier outputs, use
-        :meth:`epsilon`.
+        This epsilon is a guarantee only for a plan that is fixed in advance. For a plan that depends on earlier
+        outputs, use :meth:`epsilon`.
 
         Args:
             delta: The delta, above 0 and below 1.
@@ -445,7 +448,7 @@ class Filter:
         return tuple(replace(one.with_run(steps=steps), name=str(i)) for i, (one, steps) in counted)
 
     def _cost(self, phase: Phase) -> tuple[Phase, Fraction]:
-        """Return the phase of one release with the bound that is used, and its cost."""
+        """Return one release as a phase with the bound that gives the cost, and the cost."""
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
             actual = f"{one.run.relation} for groups of {one.run.group_size}"
@@ -482,7 +485,7 @@ class Filter:
 class _BudgetQuery(Composition):
     """The composition that represents the whole budget of a filter.
 
-    Its phases are the counted releases.
+    The phases of this composition are the counted releases.
     """
 
     budget: Filter = field(kw_only=True)
@@ -506,9 +509,9 @@ class _BudgetQuery(Composition):
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements of the phases, and of a budget that is fixed in advance.
+        """The requirements of the phases, and the requirement that the budget is fixed.
 
-        The latter replaces the requirement of a schedule that is fixed in advance.
+        The requirement on the budget replaces the requirement that the schedule is fixed in advance.
         """
         return (
             *(requirement for requirement in super().run_requirements if requirement not in FIXED_SCHEDULES),
@@ -516,7 +519,7 @@ class _BudgetQuery(Composition):
         )
 
     def side(self, curve: Curve) -> Side:
-        """Return the side, which is always an upper bound.
+        """Return the side of a result, which is always an upper bound.
 
         The result covers the whole budget, not only the spent part.
         """

@@ -1,4 +1,4 @@
-"""Let a privacy filter enforce the target of a ledger (C35).
+"""Let a privacy filter enforce the target of a ledger (C35: filters).
 
 Such a target has an ``order`` besides epsilon and delta.
 """

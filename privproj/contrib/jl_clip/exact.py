@@ -1,9 +1,10 @@
-"""Compute the exact profile of random clipping, and a bound for groups (C32).
+"""Compute the exact profile of random clipping, and a bound for several records.
 
-``r`` is the number of probes and ``mu = 1/z``, where ``z`` is the noise multiplier. The squared sensitivity over noise
-of a record that is clipped by an estimate of its norm is ``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with
-``U ~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2 r/2``. ``X`` has no moment of order ``a`` or more. The bound ``exact``
-needs no moments, and ``any-records`` needs the first moment.
+Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves both. ``r`` is the number of probes and
+``mu = 1/z``, where ``z`` is the noise multiplier. A record is clipped by an estimate of its norm. The squared
+sensitivity over noise of such a record is ``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with ``U ~ Gamma(a)``,
+``a = r/2`` and ``scale = mu^2 r/2``. ``X`` has no moment of order ``a`` or more. The bound ``exact`` needs no moments,
+and ``any-records`` needs the first moment.
 """
 
 import math
@@ -68,10 +69,10 @@ class InverseGamma:
         return math.log1p(-math.exp(min(log_gamma_tail(self.a, excess, ratio), -1e-300)))
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]``, by quadrature (C4).
+        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]``, by quadrature.
 
-        ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x``. The enclosure is widened by the estimated
-        error. That the estimate covers the error is observed, not proved.
+        ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x`` (C4: random sensitivity). The enclosure is
+        widened by an estimate of the quadrature error, which is observed and not proved.
         """
         center = self.scale / self.a
 
@@ -115,7 +116,7 @@ class InverseGamma:
 def distribution(mechanism: JLClip) -> InverseGamma:
     """Return the distribution of the squared sensitivity over noise of a record.
 
-    The vector of the record is long compared with the clipping norm, which is the worst case.
+    The result is for the worst case, the limit in which the norm of the record is much larger than the clipping norm.
     """
     assert mechanism.probes is not None
     half = 0.5 * mechanism.probes

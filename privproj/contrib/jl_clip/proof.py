@@ -1,4 +1,7 @@
-"""Enclose the exact profile of random clipping in ball arithmetic (C32)."""
+"""Enclose the exact profile of random clipping in ball arithmetic.
+
+Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves the formula.
+"""
 
 from flint import arb
 

@@ -1,7 +1,7 @@
 """Compute reference values of the privacy of random clipping in mpmath.
 
-``r`` is the number of probes, and ``mu`` is one over the noise multiplier. ``h_eps(x)`` is the Gaussian delta at the
-squared sensitivity ``x``.
+Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves the formulas. ``r`` is the number of probes, and
+``mu`` is one over the noise multiplier. ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x``.
 """
 
 import mpmath as mp
@@ -20,8 +20,8 @@ from privproj.reference.special import normal_tail
 def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
     """Return delta if the adversary sees the probes (C32).
 
-    It is ``E[h_eps(mu^2 r / chi2_r)]``, an integral over ``t = -ln(chi2_r / 2)``. ``r`` is the number of probes, ``mu``
-    is one over the noise multiplier, and ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x``.
+    Delta is ``E[h_eps(mu^2 r / chi2_r)]``, an integral over ``t = -ln(chi2_r / 2)``. ``r`` is the number of probes,
+    ``mu`` is one over the noise multiplier, and ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x``.
     """
     a = mp.mpf(probes) / 2
     scale = gaussian_mu(noise_multiplier) ** 2 * a
@@ -35,7 +35,7 @@ def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
     """Return delta if the probes are secret (C32).
 
-    It is ``E Phi(S - x) - e^eps Phi(-x)`` with ``S = mu sqrt(r / chi2_r)``, at the ``x`` with
+    Delta is ``E Phi(S - x) - e^eps Phi(-x)`` with ``S = mu sqrt(r / chi2_r)``. The number ``x`` is the solution of
     ``E e^(S x - S^2/2) = e^eps``. ``r`` is the number of probes, and ``mu`` is one over the noise multiplier.
     """
     a, eps, mu = mp.mpf(probes) / 2, mp.mpf(epsilon), gaussian_mu(noise_multiplier)
@@ -53,8 +53,8 @@ def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 def any_records(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
     """Return delta if neighboring datasets differ in several records (C32).
 
-    It is ``min_p E[g_p(mu^2 r / chi2_r)]``. ``r`` is the number of probes, ``mu`` is one over the noise multiplier, and
-    ``g_p`` is the convex majorant of the Gaussian delta with a tangent at the squared sensitivity ``p``.
+    Delta is ``min_p E[g_p(mu^2 r / chi2_r)]``. ``r`` is the number of probes, ``mu`` is one over the noise multiplier,
+    and ``g_p`` is the convex majorant of the Gaussian delta with a tangent at the squared sensitivity ``p``.
     """
     a = mp.mpf(probes) / 2
     scale = gaussian_mu(noise_multiplier) ** 2 * a

@@ -1,17 +1,18 @@
-"""Compute the exact profile of random clipping with secret probes (C32).
+"""Compute the exact profile of random clipping with secret probes.
 
-Each record has its own probes. The release of one record is ``x = S + N(0, 1)`` in units of the noise, along the vector
-of the record. ``S = mu sqrt(r / chi2_r)``, with ``r`` probes and ``mu`` one over the noise multiplier, is not released.
-So the pair is a mixture of normal distributions against one normal distribution. Its likelihood ratio
+Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves the formulas. Each record has its own ``r``
+probes. Along the vector of the record, the release is ``x = S + N(0, 1)`` in standard deviations of the noise. The
+shift ``S = mu sqrt(r / chi2_r)``, with ``mu`` one over the noise multiplier, is not released. So the distribution with
+the record is a mixture of normal distributions, and without the record it is ``N(0, 1)``. The likelihood ratio
 ``w(x) = E e^(S x - S^2/2)`` increases with ``x``. With ``w(x) = e^eps`` the profile is
 
     delta(eps) = E Phi(S - x) - e^eps Phi(-x).
 
-For ``eps >= 0`` the profile in the other direction is at most this one (C32).
+For ``eps >= 0`` the profile in the other direction is at most this one.
 
-The expectation ``E`` is a Gauss rule over ``u = ln(chi2_r / 2)``. Its relative error is at most
+The expectation ``E`` is computed by a Gauss rule over ``u = ln(chi2_r / 2)``. The relative error of the rule is at most
 :data:`MEAN_RELATIVE_ERROR`, which is measured and not proved. An error of ``x`` changes delta to second order only. The
-profile is also at most the profile for public probes.
+profile is also at most the profile for probes that are not secret.
 """
 
 import math
@@ -42,9 +43,9 @@ RESOLUTION = 40.0  # evaluations per standard deviation of the loss
 
 
 class SecretShift:
-    """The distribution of the shift ``S = sqrt(X)``, and the profile that follows.
+    """The distribution of the shift ``S = sqrt(X)``, and the profile of secret probes.
 
-    ``X`` is the random squared sensitivity over noise. The shift is not released.
+    ``X`` is the random squared sensitivity over noise. The module docstring has the formulas.
     """
 
     def __init__(self, squared: InverseGamma) -> None:
@@ -52,7 +53,7 @@ class SecretShift:
 
     @cached_property
     def nodes(self) -> "tuple[Array, Array, float]":
-        """The nodes of the Gauss rule: shifts, logs of their weights, and a tail.
+        """The shifts at the nodes of the Gauss rule, the log weights, and a log tail.
 
         A shift is the contribution of the record to the release, in standard deviations of the noise. The tail is the
         log probability that the shift is larger than all nodes. No node exceeds :data:`LARGEST_SHIFT`.
@@ -127,7 +128,7 @@ class SecretShift:
 
 
 def secret_profile(mechanism: JLClip) -> PrivacyProfile:
-    """Return the profile of one release with secret probes (C32)."""
+    """Return the profile of one release with secret probes."""
     squared = distribution(mechanism)
     secret, public = SecretShift(squared), rank_one_profile(squared)
 

@@ -43,8 +43,8 @@ class PrivacyLoss(Composition):
     """A run with its privacy loss distribution on a grid, which is an upper bound.
 
     The distribution ``above`` dominates every neighboring pair in both directions, so all values computed from it are
-    upper bounds. It has ``losses`` (nats), ``masses`` at these losses under one dataset, and ``infinity_mass``, the
-    mass of an infinite loss. The masses under the other dataset are ``exp(-losses)`` times as large, and
+    upper bounds. ``above`` has ``losses`` (nats), ``masses`` at these losses under one dataset, and ``infinity_mass``,
+    the mass of an infinite loss. The masses under the other dataset are ``exp(-losses)`` times as large, and
     ``infinity_mass_q`` is the mass at a loss of minus infinity. The operators ``+`` and ``*`` compose the runs and not
     their distributions, so they add no discretization error.
 
@@ -101,7 +101,7 @@ class PrivacyLoss(Composition):
 def _as_profile(curve: Curve) -> PrivacyProfile:
     """Return a curve as the privacy profile of one release.
 
-    The curve must hold in both directions.
+    The curve must hold in both the add and remove directions.
     """
     if isinstance(curve, PrivacyProfile) and curve.table is not None and curve.excess is None:
         return replace(curve, resolution=LOSSES_PER_DEVIATION)
@@ -121,9 +121,9 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
 def privacy_loss(
     run: Mechanism | Composition, *, bound: str | None = None, **options: Unpack[RunOptions]
 ) -> PrivacyLoss:
-    """Return a run with its privacy loss distribution.
+    """Return a run with a privacy loss distribution.
 
-    It can be composed with ``+`` and ``*``, and converted with :func:`convert`.
+    The result can be composed with ``+`` and ``*``, and converted with :func:`convert`.
 
     Args:
         run: A mechanism, or a composition, which has its own bounds and runs.
@@ -187,8 +187,8 @@ def convert(
 ) -> Conversion:
     """Convert the guarantee of a run to another privacy definition.
 
-    Numbers are rounded to the safe side. The table has the argument ``at`` and the value for each definition. The slack
-    of ``mu`` is a delta: where delta(epsilon) is at most the slack, it may exceed the delta of ``mu``-GDP.
+    Numbers are rounded to the safe side. The table has the argument ``at`` and the value for each definition. With a
+    slack, delta(epsilon) of the run is at most the larger of the slack and the delta of ``mu``-GDP at every epsilon.
 
     ===============  ==============================  ======================================================
     ``to``           ``at``                          ``value``
@@ -204,8 +204,8 @@ def convert(
         run: A privacy loss, a composition or a mechanism.
         to: The privacy definition.
         at: The argument in the table; a list gives a list of values.
-        bound: The name of a bound of the mechanism; None takes its default. For Renyi divergences it is the Renyi bound
-            of the mechanism if this bound has no Renyi curve.
+        bound: The name of a bound of the mechanism; None takes its default. If this bound has no Renyi curve, Renyi
+            divergences come from the Renyi bound of the mechanism.
         **options: The run of a mechanism (:class:`privproj.run.RunOptions`).
 
     Returns:
@@ -213,8 +213,8 @@ def convert(
 
     Raises:
         InvalidParameterError: A value is out of range, or options are given with a privacy loss or a composition.
-        UnsupportedError: The run has no such parameter: it has no finite ``mu`` without slack for "rho", no Renyi
-            curve, or a refuted bound.
+        UnsupportedError: No finite ``mu`` holds ("rho" needs one without slack), a phase has no Renyi curve, or a
+            bound is refuted.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.losses import convert
@@ -243,7 +243,7 @@ def convert(
 def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Return the mu of Gaussian DP of the run at each slack.
 
-    Where delta(epsilon) is at most the slack, it may exceed the delta of ``mu``-GDP.
+    At every epsilon, delta(epsilon) of the run is at most the larger of the slack and the delta of ``mu``-GDP.
     """
     mus = [gdp_mu(loss, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
     for mu in (mu for mu in mus if not mu.usable):
@@ -254,7 +254,7 @@ def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Return the zCDP parameter ``rho = mu^2/2`` of a run that is ``mu``-GDP.
 
-    ``mu`` is computed without slack.
+    ``mu`` holds at every epsilon, without the slack of :func:`convert`.
     """
     (mu,), side = _to_mu(loss, [0.0])
     # rho = mu^2 / 2

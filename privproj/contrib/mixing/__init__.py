@@ -1,6 +1,7 @@
 """Account for Gaussian mixing.
 
-Gaussian mixing is a secret sketch of records whose noise depends on a private estimate of their least eigenvalue.
+Gaussian mixing releases a secret sketch of the records with noise. The variance of the noise depends on a private
+estimate of the least eigenvalue of ``X^T X``, where the rows of ``X`` are the records.
 """
 
 from privproj.lazy import lazy_names

@@ -1,13 +1,14 @@
-"""Compute the profile of Gaussian mixing as an integral (C33).
+"""Compute the profile of Gaussian mixing as an integral.
 
-Gaussian mixing releases a noisy eigenvalue, then a sketch whose noise depends on the released eigenvalue. ``G`` and
-``Z`` are its parameters ``gamma`` and ``eigen_noise``, and ``mu = 1/Z``. The normalized noise ``u`` of the eigenvalue
-is standard normal without the record, and ``N(rho mu, 1)`` with it, for some ``rho`` from 0 to 1. Given ``u``, the
-variance of the sketch changes by at most the factor ``1 + nu(u)`` with ``nu(u) = 1/(G - Z u)``.
+Gaussian mixing releases a noisy eigenvalue, then a sketch whose noise depends on the released eigenvalue
+(:class:`privproj.contrib.mixing.Mixing`). ``G`` and ``Z`` are the parameters ``gamma`` and ``eigen_noise``, and
+``mu = 1/Z``. The normalized noise ``u`` of the eigenvalue is standard normal without the record. With the record it is
+``N(rho mu, 1)`` for some ``rho`` from 0 to 1. Given ``u``, the record changes the variance of the sketch by at most the
+factor ``1 + nu(u)`` with ``nu(u) = 1/(G - Z u)``.
 
 In both directions the profile is an integral over ``u`` of the profile of that sketch, at the worst ratio ``R(u)`` of
-the normal densities. Panels are halved if two Gauss rules disagree. Their difference is added as an error estimate,
-which is observed and not proved.
+the normal densities (C33: a sketch whose noise follows an eigenvalue). Panels of the integral are halved if two Gauss
+rules disagree. The difference of the two rules is added as an error estimate, which is observed and not proved.
 """
 
 import math
@@ -45,14 +46,11 @@ class EnforcedSketch:
     If the argument ``present`` of a method is True, the first of the two datasets has the record.
     """
 
-    rank: float
-    """The number of rows of the sketch."""
+    rank: float  # number of rows of the sketch
 
-    gamma: float
-    """``G``: the noisy least eigenvalue plus the variance of the noise is at least ``G B^2``."""
+    gamma: float  # G: noisy eigenvalue plus variance of the noise is at least G times the squared clipping norm
 
-    eigen_noise: float
-    """``Z``: the standard deviation of the eigenvalue's noise over ``B^2``."""
+    eigen_noise: float  # Z: standard deviation of the eigenvalue's noise over the squared clipping norm
 
     @property
     def mu(self) -> float:
@@ -84,9 +82,9 @@ class EnforcedSketch:
     def excess(self, losses: Array) -> tuple[Array, Array]:
         """Return bounds of ``H_t - max(0, 1 - t)`` at losses ``ln t`` of any sign.
 
-        ``H_t`` is the profile for a first dataset with the record. Tails are cut where they hardly decrease any more.
-        There the lower bound is 0. The upper bound is constant for ``t > 1`` and proportional to ``t`` for ``t < 1``
-        (C33).
+        ``H_t`` is the profile at ``t = e^eps`` if the first of the two datasets has the record. Simple bounds replace
+        the tails from the losses on at which the tails hardly decrease any more. There the lower bound is 0. The upper
+        bound is constant for ``t > 1`` and proportional to ``t`` for ``t < 1``.
         """
         first, last = self._cuts
         inside = np.clip(losses, first, last)
@@ -96,7 +94,7 @@ class EnforcedSketch:
         return np.where(inside == losses, lower * (1.0 - 1e-14), 0.0), upper
 
     def _whole_excess(self, losses: Array) -> tuple[Array, Array]:
-        """Return the bounds of :meth:`excess` without cutting the tails."""
+        """Return the bounds of :meth:`excess` without the simple bounds of the tails."""
         lower, upper = np.empty(len(losses)), np.empty(len(losses))
         for rows, present in ((losses >= 0.0, True), (losses < 0.0, False)):
             if rows.any():
@@ -107,7 +105,7 @@ class EnforcedSketch:
 
     @cached_property
     def _cuts(self) -> tuple[float, float]:
-        """The two losses beyond which the tails are cut."""
+        """The two losses beyond which :meth:`excess` uses simple bounds of the tails."""
         cuts = []
         for present in (False, True):
             log_excess = self.log_delta_ends(LADDER, present)[1]
@@ -129,10 +127,10 @@ class EnforcedSketch:
         return shift * u - 0.5 * shift * shift
 
     def _log_tail(self, u: float, present: bool) -> float:
-        """Return ``ln`` of the integral of ``phi R`` beyond ``u >= 0``.
+        """Return ``ln`` of the integral of ``phi R`` or ``phi`` beyond ``u >= 0``.
 
-        ``phi`` is the standard normal density, and ``ln R`` is :meth:`_log_ratio`. If not ``present``, the integrand is
-        ``phi``.
+        ``phi`` is the standard normal density, and ``ln R`` is :meth:`_log_ratio`. The integrand is ``phi R`` if
+        ``present``, and ``phi`` otherwise.
         """
         mu = self.mu
         if present and u < mu:
@@ -172,9 +170,9 @@ class EnforcedSketch:
         return np.concatenate(lefts), np.concatenate(rights), np.concatenate(owners)
 
     def _integrate(self, left: Array, right: Array, owner: Index, eps: Array, present: bool) -> tuple[Array, Array]:
-        """Return the log of the integral for each epsilon, and its relative error.
+        """Return the log of the integral and an error estimate, for each epsilon.
 
-        The difference of two Gauss rules estimates the error. ``owner`` is the index of the epsilon of each panel.
+        The estimate is the relative difference of two Gauss rules. ``owner`` is the index of the epsilon of each panel.
         """
         middle = 0.5 * (left + right)
         ends = [self._log_integrand(u, eps[owner], present) for u in (left, middle, right)]
@@ -208,7 +206,7 @@ class EnforcedSketch:
     ) -> Array:
         """Return the integral over each panel by a Gauss rule with ``count`` nodes.
 
-        The values are divided by ``e^top`` of their epsilon.
+        Each value is divided by ``e^top``, where ``top`` has one number for each epsilon.
         """
         nodes, weights = gauss_nodes(count)
         width = right - left
@@ -234,7 +232,7 @@ class EnforcedSketch:
 def _steps(first: float) -> list[float]:
     """Return distances ``first``, ``4 first``, ``16 first`` and so on.
 
-    The last one is at least the width of the widest panel.
+    The last distance is at least the width of the widest panel.
     """
     steps = [first]
     while steps[-1] < WIDEST_PANEL:

@@ -72,7 +72,7 @@ class Mixing(Mechanism):
     def noise_variance(self, released: float, norm: float) -> float:
         """Return the variance ``sigma^2`` of the noise of the second stage.
 
-        It is ``max(0, gamma B^2 - l)``.
+        The variance is ``max(0, gamma B^2 - l)``.
 
         Args:
             released: ``l``, the eigenvalue that the first stage released, in units of the records squared.

@@ -14,7 +14,7 @@ LARGEST_GAMMA = 1e9  # units of B^2; the search ends here
 
 
 def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
-    """Return the mechanism with the smallest ``gamma`` that meets a target.
+    """Return a mechanism with nearly the smallest ``gamma`` that meets a target.
 
     The target is ``epsilon`` at ``delta`` for one release. A smaller ``gamma`` adds less noise for every eigenvalue.
     The function optimizes ``eigen_noise``: a smaller value makes the first stage more expensive, and a larger value
@@ -26,7 +26,8 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
         delta: The delta to be met, above 0 and below 1.
 
     Returns:
-        The mechanism. Its epsilon at ``delta`` is at most ``epsilon``. A smaller ``gamma`` may exist.
+        The mechanism. Its epsilon at ``delta`` is at most ``epsilon``. Another ``eigen_noise`` may allow a slightly
+        smaller ``gamma``, because the optimization is numerical.
 
     Raises:
         InvalidParameterError: A value is outside its domain.

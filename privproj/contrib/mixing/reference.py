@@ -1,22 +1,25 @@
-"""Compute reference values of the privacy of Gaussian mixing in mpmath (C33)."""
+"""Compute reference values of the privacy of Gaussian mixing in mpmath.
+
+Claim C33 (a sketch whose noise follows a private least eigenvalue) of docs/proofs.md proves the formulas.
+"""
 
 import mpmath as mp
 
 from privproj.reference.calculus import Function, Real
 from privproj.reference.special import chi2_above, chi2_below, normal_density, normal_tail
 
-WIDTH = 3
-"""Width of a panel in deviations of the eigenvalue's noise."""
+WIDTH = 3  # standard deviations of the eigenvalue's noise; width of a panel of the integral
 
 
 def two_stage(epsilon: Real, rank: int, gamma: Real, eigen_noise: Real) -> Real:
-    """Return delta of Gaussian mixing, the larger of both directions (C33).
+    """Return delta of Gaussian mixing, the larger of both directions.
 
     Each direction is an integral over the noise ``u`` of the eigenvalue, with the standard normal density ``phi``,
-    ``G = gamma`` and ``Z = eigen_noise``. With the record against without it, the integral is
-    ``int phi(u) R H(e^eps/R) du``, where ``R`` is the largest of ``e^(s u - s^2/2)`` over ``0 <= s <= 1/Z``. In the
-    other direction it is ``int phi(u) H(e^eps R) du``, where ``R`` is the smallest. ``H`` is the profile of a sketch at
-    ``nu = 1/(G - Z u)`` in the same direction, and 1 for ``u >= G/Z``.
+    ``G = gamma`` and ``Z = eigen_noise``. If the first of the two datasets has the record, the integral is
+    ``int phi(u) R H(e^eps/R) du``, where ``R`` is the maximum of ``e^(s u - s^2/2)`` over ``0 <= s <= 1/Z``. If the
+    second dataset has the record, the integral is ``int phi(u) H(e^eps R) du``, where ``R`` is the minimum. ``H`` is
+    the profile, in the same direction, of a sketch whose variance the record changes by the factor ``1 + 1/(G - Z u)``.
+    For ``u >= G/Z``, ``H`` is 1.
     """
     with mp.workdps(mp.mp.dps + 10):
         epsilon, gamma, noise = mp.mpf(epsilon), mp.mpf(gamma), mp.mpf(eigen_noise)

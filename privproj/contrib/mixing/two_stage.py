@@ -1,4 +1,7 @@
-"""Bound Gaussian mixing by an integral over the noise of the eigenvalue (C33)."""
+"""Bound Gaussian mixing by an integral over the noise of the eigenvalue.
+
+Claim C33 (a sketch whose noise follows a private least eigenvalue) of docs/proofs.md proves the bound.
+"""
 
 from privproj.contrib.mixing import Mixing
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound

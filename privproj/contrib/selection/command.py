@@ -1,6 +1,6 @@
 """Implement the command ``privproj select``.
 
-It accounts for the release of the best of a random number of runs.
+The command accounts for the release of the best of a random number of runs.
 """
 
 from typing import Any

@@ -1,8 +1,9 @@
-"""Account for the release of the best of a random number of runs (C34).
+"""Account for the release of the best of a random number of runs.
 
-This is the privacy of a hyper-parameter search. ``K`` independent runs of one mechanism are made, and the run with the
-largest score is released. Let ``delta_0`` be the privacy profile of one run, in both add and remove directions, and
-``m = E K``. If ``K`` has a truncated negative binomial distribution with parameters ``eta`` and ``gamma``, then
+Claim C34 (the best of a random number of runs) of docs/proofs.md proves the bounds, which hold for a hyper-parameter
+search. ``K`` independent runs of one mechanism are made, and the run with the largest score is released. Let
+``delta_0`` be the privacy profile of one run, in both the add and remove directions, and ``m = E K``. If ``K`` has a
+truncated negative binomial distribution with parameters ``eta`` and ``gamma``, then
 
     delta(eps) <= m delta_0(eps - (1 + eta) tau),   tau the least with  delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1).
 
@@ -93,7 +94,7 @@ class _TrialDistribution:
 
     Attributes:
         distribution: A key of :data:`SHAPES`.
-        expected: ``E K``; rounded up for the negative binomial distributions, which ``gamma`` defines.
+        expected: ``E K``. For a negative binomial distribution it is computed from ``gamma`` and rounded up.
         shape: ``eta`` of a truncated negative binomial distribution; None for a Poisson distribution.
         gamma: The other parameter of a negative binomial distribution, above 0 and at most 1; at 1 there is one run.
     """
@@ -133,8 +134,8 @@ class _TrialDistribution:
     def draw(self, uniform: Fraction) -> int:
         """Return the number of runs for a uniform random number in [0, 1).
 
-        It is the smallest number whose cumulative probability exceeds ``uniform``. The first number beyond the mean
-        whose probability is below :data:`LEAST_DRAWN` is the largest result.
+        The result is the smallest number whose cumulative probability exceeds ``uniform``. The result is at most the
+        first number beyond the mean whose probability is below :data:`LEAST_DRAWN`.
         """
         with localcontext() as context:
             context.prec = DRAWN_DIGITS
@@ -178,7 +179,7 @@ def trial_distribution(trials: float, distribution: str, shape: float | None) ->
 def _mean_of(eta: float, gamma: float) -> float:
     """Return the mean of a truncated negative binomial distribution.
 
-    It is ``eta (1/gamma - 1)/(1 - gamma^eta)``, or the limit of this expression at ``eta = 0``.
+    The mean is ``eta (1/gamma - 1)/(1 - gamma^eta)``, or the limit of this expression at ``eta = 0``.
     """
     logarithm = -math.log(gamma)
     if logarithm == 0.0:
@@ -188,12 +189,12 @@ def _mean_of(eta: float, gamma: float) -> float:
 
 
 def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
-    """Return the privacy curve of the best of a random number of runs (C34).
+    """Return the privacy curve of the best of a random number of runs.
 
-    It is an upper bound if the curve ``base`` of one run is an upper bound.
+    The result is an upper bound if ``base``, the curve of one run, is an upper bound.
 
     Raises:
-        UnsupportedError: ``base`` is a rule ``eps(delta)`` and not a privacy profile.
+        UnsupportedError: ``base`` only states an epsilon for each delta, and is not a privacy profile or Renyi curve.
     """
     if leads_with_epsilon(base):
         raise UnsupportedError(
@@ -213,10 +214,10 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
 
 
 def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
-    """Return the Renyi curve for a Poisson number of runs (C34).
+    """Return the Renyi curve for a Poisson number of runs.
 
-    It follows from Papernot, Steinke 2022, Theorem 6. ``base`` is the curve of one run, and ``mean`` is the mean number
-    of runs.
+    The curve follows from Theorem 6 of Papernot, Steinke 2022. ``base`` is the curve of one run, and ``mean`` is the
+    mean number of runs.
     """
 
     def divergence(alpha: float) -> float:
@@ -260,16 +261,17 @@ Cells = tuple[tuple[float, float], ...]
 class _Selection:
     """The privacy curve of the best of several runs.
 
-    For each of several ``tau``, a weighted sum of values of ``delta_0``, the profile of one run, is an upper bound of
-    delta. The curve is the minimum of these bounds. For a negative binomial number of runs there is one ``tau`` with
-    one cell, and ``delta(eps) = m delta_0(eps - (1 + eta) tau)``, where ``m`` is the mean number of runs.
+    Let ``delta_0`` be the profile of one run, and ``m`` the mean number of runs. For each of several ``tau``, a
+    weighted sum of values of ``delta_0``, times ``m``, is an upper bound of delta. A value with its weight is a cell.
+    The curve is the minimum of these bounds. For a negative binomial number of runs there is one ``tau`` with one cell,
+    and ``delta(eps) = m delta_0(eps - (1 + eta) tau)``.
 
     Attributes:
         base: The curve of one run.
         growth: ``ln m``, rounded up.
-        tilts: For each ``tau``, its cells: pairs of a weight and of the nats below ``eps`` at which ``delta_0`` is
-            evaluated. The first cell is the nearest to ``eps``.
-        digits: Significant digits of a returned epsilon (C24).
+        tilts: The cells of each ``tau``. A cell is a pair ``(weight, less)``: ``delta_0`` is evaluated at
+            ``eps - less``. The first cell of a ``tau`` has the smallest ``less``.
+        digits: Significant digits of a returned epsilon (C24: epsilon and delta as exact inverses).
     """
 
     base: Curve
@@ -286,13 +288,13 @@ class _Selection:
 
     @property
     def floor(self) -> float:
-        """The rounding error of delta; 0 if the curve of one run has none."""
+        """The rounding error of delta; 0 if the curve of one run states no rounding error."""
         return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
 
     def _log_base(self, eps: float, less: float) -> float:
         """Return ``ln delta_0(eps - less)``, where ``delta_0`` is the profile of one run.
 
-        The argument is rounded down. The result is 0 if the argument is negative.
+        ``eps - less`` is rounded down. If it is negative, the result is 0.
         """
         inner = eps - less - 1e-14 * (eps + abs(less))
         return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
@@ -342,12 +344,13 @@ def _poisson_curve(base: Curve, mean: float) -> _Selection:
 
 
 def _weigh_cells(tau: float, mean: float, lost: float) -> Cells:
-    """Return the weights and shifts of the cells of an exponential variable.
+    """Return the cells of one ``tau`` for a Poisson number of runs.
 
-    The cells have ends ``x_k``, up to ``mean``. Each end gives a pair ``(w_k, lost + c x_k - tau)`` with
-    ``c = e^tau - 1``. In each cell a convex function of ``t = e^(-c x)`` is below its chord, so the mass of the cell is
-    moved to both of its ends (C34). The mass beyond ``mean`` gives one more pair. ``lost`` is ``m delta_0(tau)``,
-    rounded up by more than the rounding of the difference.
+    :class:`_Selection` explains cells. The bound in the module docstring has a mean over an exponential variable
+    ``X < m``, where ``m`` is ``mean``. The range of ``X`` is divided at points ``x_k``. Between two points, a convex
+    function of ``e^(-c x)`` with ``c = e^tau - 1`` is below its chord. So the mass between them is moved to both
+    points. Each point gives a pair ``(w_k, lost + c x_k - tau)``, and the last term of the bound gives one more pair.
+    ``lost`` is ``m delta_0(tau)``, rounded up.
     """
     c = math.expm1(tau)
     if c == 0.0:
@@ -374,12 +377,12 @@ DRAWN_BITS = 160  # soundness: random bits of the uniform number from which a nu
 class _SelectionQuery(Composition):
     """The composition that represents the best of a random number of runs.
 
-    Its only phase is one run.
+    The only phase of this composition is one run.
     """
 
     runs: _TrialDistribution = field(kw_only=True)
 
-    has_batch_notes: ClassVar[bool] = False  # these notes are about one run
+    has_batch_notes: ClassVar[bool] = False  # notes on batches would be about one run
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -391,14 +394,14 @@ class _SelectionQuery(Composition):
         """Return the curve of the selection.
 
         Raises:
-            UnsupportedError: The curve of one run is a rule ``eps(delta)`` and not a privacy profile.
+            UnsupportedError: The bound of one run has neither a privacy profile nor a Renyi curve.
         """
         one = super().curve()
         with within(self.only.bound.name):
             return selection_curve(one, self.runs)
 
     def side(self, curve: Curve) -> Side:
-        """Return the side, which is always an upper bound.
+        """Return the side of a result, which is always an upper bound.
 
         No exact value is known for a selection.
         """
@@ -461,7 +464,8 @@ def select(
 
     Raises:
         InvalidParameterError: A value is out of range, or neither ``epsilon`` nor ``delta`` is given.
-        UnsupportedError: The bound does not support this mechanism and run, or it is a rule ``eps(delta)``.
+        UnsupportedError: The bound does not support this mechanism and run, or has neither a privacy profile nor a
+            Renyi curve.
         ConvergenceError: A quadrature or a search did not reach its accuracy.
         PrecisionError: Delta is below the rounding error of a composition.
 
@@ -491,8 +495,8 @@ def select(
 def _with_comparison(composition: _SelectionQuery, result: Result, target: Target) -> Result:
     """Return the result with further epsilons for comparison.
 
-    They are the epsilon of one run, and the epsilon of releasing the expected number of runs. If the latter is not
-    larger than the epsilon of the selection, a warning is added.
+    The result gets the epsilon of one run, and the epsilon of releasing as many runs as expected. A warning is added if
+    the second one is not larger than the epsilon of the selection.
     """
     one, count = composition_of_phase(composition.only), math.ceil(composition.runs.expected * (1.0 - 1e-9))
     all_released = one.with_run(steps=min(one.only.run.steps * count, 10**15))
@@ -512,8 +516,8 @@ def _with_comparison(composition: _SelectionQuery, result: Result, target: Targe
 def draw_trials(trials: float, distribution: DistributionName = "geometric", shape: float | None = None) -> int:
     """Return a random number of runs for a selection.
 
-    It has the distribution that :func:`select` accounts for. The random bits come from the operating system. A negative
-    binomial distribution has ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and a Poisson distribution has
+    The number has the distribution that :func:`select` accounts for. The random bits come from the operating system. A
+    negative binomial distribution has ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and a Poisson distribution has
     ``P(k) = exp(-m) m^k / k!``. Probabilities are added in 80 decimal digits. Keep the number secret, because the
     accounting does not cover its release.
 

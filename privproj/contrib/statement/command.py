@@ -77,7 +77,7 @@ def produce(
 
 
 def written(statement: Statement) -> str:
-    """Return a statement as text in its style.
+    """Return a statement as text in the style of the statement.
 
     An HTML statement is a page. Statements in text and Markdown begin and end with a mark line.
     """
@@ -146,7 +146,7 @@ def drawing(statement: Statement) -> str:
 
 
 def filled(template: str, **fields: object) -> str:
-    """Return a template file of this package with its fields filled in."""
+    """Return a template file of this package with the fields filled in."""
     text = files("privproj.contrib.statement").joinpath(template).read_text(encoding="utf-8")
     return Template(text.removesuffix("\n")).substitute(fields)
 
@@ -195,8 +195,8 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
 def write_statement_of_training(account: Account, delta: float, paths: Mapping[str, str]) -> None:
     """Write the statement of a training run as Markdown.
 
-    ``paths`` has the paths of the files of the run by name. The statement is written to the path ``statement``. It has
-    the SHA-256 of the ledger and of the checkpoint.
+    ``paths`` has the paths of the files of the run by name. The statement is written to the path ``statement``. The
+    statement has the SHA-256 of the ledger and of the checkpoint.
     """
     digests = {name: sha256_of(paths[name]) for name in statements.DIGESTS}
     statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_entries=digests)

@@ -1,6 +1,7 @@
 """Let ``privproj verify`` recognize and check privacy statements.
 
-A statement is checked alone, or together with the ledger of its run.
+A statement is checked alone, or together with the ledger of its run. A rendered verdict has two parts: plain values,
+and a function that returns text.
 """
 
 from collections.abc import Iterable
@@ -58,8 +59,8 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
 def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
     """Return sentences about facts that the digests of files cannot prove.
 
-    These facts are the origin of a checkpoint, and the digests of files that were not passed. ``names`` are the files
-    that were passed.
+    Two kinds of facts cannot be proved: the origin of a checkpoint, and the digest of a file that was not passed.
+    ``names`` are the files that were passed.
     """
     author_entries = verdict.statement.author_entries
     absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_entries and name not in names]
@@ -69,7 +70,7 @@ def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[s
 def render_statement(verdict: StatementVerdict) -> Rendered:
     """Return the rendered verdict on a statement.
 
-    It has the claim of the file and the recomputed claim.
+    The text has the claim of the file and the recomputed claim.
     """
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
@@ -120,7 +121,7 @@ def different_lines(verdict: StatementVerdict) -> list[str]:
 def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendered:
     """Return the rendered verdict on a statement and a ledger together.
 
-    It has the verdict on each of the two. ``names`` are the files that were passed.
+    The plain values include the verdict on each of the two. ``names`` are the files that were passed.
     """
     spent, stated = verdict.ledger.account.spent, verdict.statement.statement.result
     statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]

@@ -1,13 +1,13 @@
 """Write and check privacy statements of runs.
 
-A privacy statement explains the guarantee of a run, its assumptions and its limits. The statement depends on its
-parameters only. These parameters are a delta, a style (:data:`STYLES`), the entries of its author and the phases of the
-run. A query is a run of one phase. The phases of a training run have their numbers of releases. A statement ends with
-its parameters as one line of JSON, so that every reader can recompute and compare it. Names of phases cannot be
-checked, so phases are numbered instead. The author's entries are under a heading that marks them as unchecked.
+A privacy statement explains the guarantee of a run, the assumptions and the limits. The text depends only on parameters
+of the statement: a delta, a style (:data:`STYLES`), the entries of the author and the phases of the run. A query is a
+run of one phase. The phases of a training run have their numbers of releases. A statement ends with the parameters as
+one line of JSON, so that every reader can recompute the statement and compare. Names of phases cannot be checked, so
+phases are numbered instead. The author's entries are under a heading that marks them as unchecked.
 
 The text of a statement comes from ``statement.toml`` and is for readers who are not experts. The numbers about
-attackers are upper bounds for the best attack, read from the whole curve and rounded up (C30).
+attackers are upper bounds for the best attack, read from the whole curve and rounded up (C30: attack risks).
 
 A check recomputes the statement from its parameters and compares it line by line. The last digit of a number may differ
 if another machine rounds differently. The statement may be part of a larger file, such as a model card. Then only the
@@ -128,8 +128,8 @@ class Statement:
         style: The style of the text.
         line: The parameters as one line of JSON.
         author_entries: The author's entries among the parameters.
-        factor: A factor that multiplies all computed numbers. It is 1, except for determining the effect of rounding on
-            the text.
+        factor: A factor that multiplies all computed numbers. It is 1, except in a check, which uses factors near 1 to
+            find the numbers that another machine may write.
     """
 
     result: Result
@@ -204,7 +204,7 @@ def statement_from(
 ) -> Statement:
     """Return the statement for these parameters, with its numbers computed.
 
-    The statement depends on nothing else. All errors of the query are raised.
+    The statement depends on the arguments only. All errors of the query are raised.
 
     Args:
         data: A run or an account, in the form of :func:`query_data`, :func:`run_data` or :func:`account_data`, or as in
@@ -273,9 +273,9 @@ def sections(statement: Statement) -> list[Section]:
 
 
 def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the lines with their fields filled in.
+    """Return the lines with the fields filled in.
 
-    If a field has several values, its line is repeated for each.
+    If a field has several values, the line is repeated for each value.
     """
     filled = []
     for line in map(Template, lines):
@@ -330,7 +330,7 @@ def _fields(statement: Statement) -> dict[str, Any]:
 def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
     """Return a text that explains epsilon and delta.
 
-    It states the factor ``e^epsilon``, rounded up.
+    The text states the factor ``e^epsilon``, rounded up.
     """
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
@@ -345,8 +345,8 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
 def _best_attack(rate: float, most: float, them: str) -> str:
     """Return a text about the best attack at a false positive rate.
 
-    It states upper bounds on the true positive rate (``most``) and on the odds, each rounded up. ``them`` is the noun
-    for the protected records or users.
+    The text states upper bounds on the true positive rate (``most``) and on the odds, each rounded up. ``them`` is the
+    noun for the protected records or users.
     """
     # At even prior odds, a record that the attack flags is in the data with odds b/a, where b is the true positive rate
     # and a the false positive rate.
@@ -356,7 +356,7 @@ def _best_attack(rate: float, most: float, them: str) -> str:
 
 
 def _other_bound(other: Result, factor: float) -> str:
-    """Return the result of another bound, for experts."""
+    """Return the value, status and assumptions of another bound as text."""
     status_and_assumptions = "; ".join((str(other.status), *other.data_assumptions))
     return f"{round_outward(factor * float(other.value or 0.0))} by the bound {other.bound} ({status_and_assumptions})"
 
@@ -372,7 +372,7 @@ def _percent_rounded_up(share: float) -> str:
 
 
 def claim_of(statement: Statement) -> str:
-    """Return the claim of a statement: its epsilon, rounded up, at its delta."""
+    """Return the claim of a statement as text: epsilon, rounded up, and delta."""
     result = statement.result
     claim = f"epsilon is at most {round_outward(statement.epsilon)}" if result.usable else "no finite epsilon"
     return f"{claim} at delta {result.delta!r}"
@@ -413,7 +413,7 @@ class StatementVerdict(Verdict):
     Attributes:
         statement: The recomputed statement.
         first: The number of the first line of the statement in the file, from 1.
-        last: The number of its last line.
+        last: The number of the last line of the statement.
         lines: The number of lines of the file.
         claimed: The distinct claims of an epsilon and a delta in the text of the statement.
         differences: The lines that differ from the recomputed statement. Each has its ``number``, the text in the file
@@ -471,8 +471,8 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
 def _parameters(line: str, path: str) -> dict[str, Any]:
     """Return the parameters of a statement from their line of JSON.
 
-    The keys and the inputs of the computation are checked. Another version of privproj may write other numbers, texts
-    and keys, so its statements are rejected.
+    The keys and the inputs of the computation are checked. A statement of another version of privproj is rejected,
+    because it may have other numbers, texts and keys.
 
     Raises:
         InvalidParameterError: The line is not valid, or another version wrote it.
@@ -488,8 +488,8 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
     """Return the indices of the first and the last line of a statement.
 
-    These lines are the only mark before the parameters and the only mark after them. ``place`` is the index of the line
-    with the parameters.
+    The first line of a statement is a fixed text (:data:`BEGIN`), and so is the last line (:data:`END`). The file must
+    have each of them once, before and after the parameters. ``place`` is the index of the line with the parameters.
     """
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
     ends = [i for i, line in enumerate(lines) if line == END]
@@ -534,7 +534,7 @@ NOT_COMPARED = ("name", "public_size", "planned")
 class AgreementVerdict(Verdict):
     """The verdict on a statement and a ledger together.
 
-    It has the verdict on each, and the differences between the two runs as text.
+    Its attributes are the verdict on each document, and the differences between the runs of both documents as text.
     """
 
     statement: StatementVerdict

@@ -63,8 +63,8 @@ TEXTS = ("side", "bound", "status", "outcome", "note")  # columns of text
 class Grid:
     """A query on a grid of parameters: fixed keys, and axes with their values.
 
-    Points are in the order of nested loops, with the last axis innermost. A call with a range of numbers returns the
-    rows of these points.
+    A point has one value of every axis. Points are numbered in the order of nested loops, with the last axis innermost.
+    A call with a range of numbers returns the rows of these points.
 
     Attributes:
         query: The quantity that is computed, such as "epsilon".
@@ -81,7 +81,7 @@ class Grid:
 
     @property
     def names(self) -> list[str]:
-        """The columns of the table: the axes, then the other :data:`COLUMNS`."""
+        """The names of the columns: the axes, then :data:`COLUMNS` without the axes."""
         return [*self.axes, *(name for name in COLUMNS if name not in self.axes)]
 
     @property
@@ -138,7 +138,8 @@ class Grid:
         """Return the queries at the ends of the axes, each with its keys as text.
 
         The assumptions of a table are the assumptions of these queries. If there are more than :data:`MOST_CORNERS`
-        such queries, a random sample is returned. If none of them is valid, the first valid point is returned.
+        such queries, a random sample is returned. If no query of the sample is valid, the query at the first valid
+        point of the grid is returned.
         """
         ends = self.ends
         places = range(len(ends))
@@ -170,7 +171,8 @@ class Grid:
     def _rows_in_columns(self, numbers: range) -> Sequence[Sequence[Any] | None]:
         """Return the rows of the points that array queries support.
 
-        Other points have None. The rows equal those of :meth:`_row_alone` except for the error margins of the numbers.
+        The row of any other point is None. The rows equal the rows of :meth:`_row_alone` up to the error margins of
+        numbers.
         """
         from privproj.accounting.vectorized import ROW_WEIGHTS, checked_phase, read_columns
         from privproj.numerics.jit import expect_rows
