@@ -152,16 +152,22 @@ class TailLevelsCurve:
         else:
             start = 0
         for k in range(start, len(LEAST_LOGS)):
-            rough = self.guide.log_delta_above(eps) if k == 1 and not start else rough
             # A level is skipped if its least delta is above a rough upper bound of delta.
-            if 0 < k < len(LEAST_LOGS) - 1 and LEAST_LOGS[k] > rough:
+            if 0 < k < len(LEAST_LOGS) - 1 and LEAST_LOGS[k] >= rough:
+                most = LEAST_LOGS[k]
                 continue
             self.used = self.level(k)
-            ends = self.first.log_delta(eps, loose_from) if k == 0 else self.used.log_delta(eps)
-            upper = min(ends.upper, most)
+            if k == 0 and not self.first_level_only:
+                upper = self.first.log_delta(eps, max(loose_from, LEAST_LOGS[0])).upper
+            else:
+                upper = min(self.used.log_delta(eps).upper, most)
             if upper <= threshold and threshold >= LEAST_LOGS[k]:
                 return upper
-            if self.first_level_only or upper > LEAST_LOGS[k] + NATS_WITHIN or eps <= self.boundary(k):
+            if self.first_level_only or upper > LEAST_LOGS[k] + NATS_WITHIN:
+                break
+            rough = self.guide.log_delta_above(eps) if k == 0 else rough
+            if rough > LEAST_LOGS[k] and eps <= self.boundary(k):
+                upper = self.first.log_delta(eps).upper if k == 0 else upper
                 break
             # The next level is used for epsilons above the boundary of this level. There delta is at most the least
             # delta of this level.
