@@ -138,12 +138,15 @@ def gamma_distribution(a: Real, scale: Real) -> ReferenceDistribution:
 
 
 def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
-    """Return ``h_eps(x)``, the Gaussian delta at the sensitivity over noise ``sqrt(x)``."""
+    """Return ``h_eps(x)``, the Gaussian delta at ``mu = sqrt(x)``.
+
+    ``mu`` is the sensitivity over noise.
+    """
     return gaussian_delta(eps, mp.sqrt(x))
 
 
 def _gaussian_delta_slope(eps: Real, x: Real) -> Real:
-    """Return the derivative of ``h_eps(x)``, the Gaussian delta at sensitivity ``sqrt(x)``.
+    """Return the derivative of the Gaussian delta ``h_eps(x)`` with respect to ``x``.
 
     It is ``phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``, with the standard normal density ``phi``.
     """
@@ -181,7 +184,7 @@ def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: R
 
 
 def _tangent_crossing(eps: Real, p: Real) -> Real:
-    """Return the point below the inflection at which a tangent of ``h_eps`` crosses it.
+    """Return the point below the inflection point where a tangent crosses ``h_eps``.
 
     ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``. The tangent is that at ``p``, and
     ``p`` is at least the inflection point. The result is 0 if the tangent is never below ``h_eps``.
@@ -200,7 +203,7 @@ def _tangent_crossing(eps: Real, p: Real) -> Real:
 
 
 def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) -> Real:
-    """Return ``E[g_p(X)]`` for a convex function ``g_p`` above the Gaussian delta ``h_eps``.
+    """Return ``E[g_p(X)]`` for a convex function ``g_p`` above ``h_eps``.
 
     The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a point ``c``. ``g_p`` equals ``h_eps`` up to ``c``, and the
     tangent beyond.
@@ -245,7 +248,7 @@ def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
 
 
 def _best_tangent(excess: Function, first: Real, low: Real, high: Real) -> Real:
-    """Return the root of a decreasing function ``excess`` between ``low`` and ``high``.
+    """Return the root of a decreasing ``excess`` between ``low`` and ``high``.
 
     If ``high`` is infinite, the search starts at ``first``. If ``excess`` is not positive at ``low``, the result is
     about ``low``.
