@@ -15,7 +15,7 @@ ALL_RELATIONS = tuple(NeighboringRelation)
 
 GUARANTEES = (Status.PROVED, Status.CONDITIONAL)  # statuses under which a number is a guarantee
 
-# fields of bounds that hold for adding or removing one record, but not for a group or for replacing a record
+# fields of bounds that hold for one record under add-remove and zero-out, but not for a group or under replace
 OF_ONE_RECORD: dict[str, Any] = {
     "of_group": None,
     "relations": (NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
@@ -30,7 +30,7 @@ def _assumes_rank_one(mechanism: Mechanism) -> tuple[Assumption, ...]:
     return () if getattr(mechanism, "largest_rank", None) == 1 else (DataAssumption.DIFFERENCE_RANK.at(k=1),)
 
 
-# fields of bounds that hold for adding or removing one record if the difference has rank one; a group has a larger rank
+# fields of bounds that hold under add-remove and zero-out if the difference has rank one; a group has a larger rank
 OF_RANK_ONE: dict[str, Any] = {
     "relations": OF_ONE_RECORD["relations"],
     "status": Status.CONDITIONAL,
