@@ -200,7 +200,7 @@ class MechanismColumns:
 
 
 def is_column(name: str, value: object) -> bool:
-    """Return whether a parameter has a list, a tuple, a range or an array as its value.
+    """Return whether the value of a parameter is a list, tuple, range or array.
 
     The result is False for ``layers``, because all rows share the same layers.
     """
@@ -229,7 +229,7 @@ class NoisyMechanism(Mechanism):
 
     @property
     def z(self) -> float:
-        """The noise multiplier ``z``, the ratio of the scale of the noise to the sensitivity.
+        """The noise multiplier ``z``, the ratio of noise scale to sensitivity.
 
         Raises:
             InvalidParameterError: The noise multiplier was omitted.

@@ -63,9 +63,9 @@ ANALYTIC = Bound(
 
 
 def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
-    """Return a loose bound: the probability that the absolute privacy loss exceeds eps.
+    """Return the probability that the absolute privacy loss exceeds eps.
 
-    As a function of eps, this probability is an upper bound of the privacy profile.
+    As a function of eps, this probability is a loose upper bound of the privacy profile.
     """
     mu = mechanism.mu_with_count
 

@@ -103,7 +103,7 @@ def _all_lines() -> dict[Key, Line]:
 
 
 def lines_of(mechanism: str) -> dict[Key, Line]:
-    """Return the registry entries of the bounds of a mechanism, the default bound first.
+    """Return the registry entries for a mechanism, the default bound first.
 
     Optional features are loaded only for a mechanism that the core does not have.
     """

@@ -118,7 +118,7 @@ EXACT_RANK1 = Bound(
 
 
 def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
-    """Return a bound by a Gaussian run, with a bound on the norm of the sketched difference.
+    """Return a Gaussian run with a bound on the norm of the sketched difference.
 
     The norm exceeds the bound with a small probability, which is added to delta (C16). ``|D A^T|_F``, for a difference
     ``D`` and ``A`` with ``r`` rows, is a function of the standard normal entries of ``sqrt(r) A``. The Lipschitz

@@ -77,7 +77,7 @@ def parameters_of(quantity: str) -> set[str] | None:
 
 
 def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
-    """Return the number of correct decimal digits of :func:`value` at these parameters."""
+    """Return the number of decimal digits of :func:`value` at these parameters."""
     name = quantity.rpartition(".")[0]
     if "t" in parameters:
         return 50

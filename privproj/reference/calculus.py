@@ -71,7 +71,7 @@ def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
 
 
 def integrate_below(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """Return ``int_-inf^cut f(t) dt`` for an ``f`` that decays exponentially to the left.
+    """Return ``int_-inf^cut f(t) dt`` for ``f`` that decays exponentially to the left.
 
     ``scale`` is about the distance over which ``f`` varies.
     """
@@ -85,7 +85,7 @@ def integrate_below(f: Function, cut: Real, scale: Real = 1) -> Real:
 
 
 def integrate_above(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """Return ``int_cut^inf f(t) dt`` for an ``f`` that decays exponentially to the right.
+    """Return ``int_cut^inf f(t) dt`` for ``f`` that decays exponentially to the right.
 
     ``scale`` is about the distance over which ``f`` varies.
     """

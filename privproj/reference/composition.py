@@ -1,4 +1,4 @@
-"""Compose and subsample releases, convert Renyi curves, and invert profiles in mpmath."""
+"""Compose and subsample releases, and convert curves and profiles, in mpmath."""
 
 import mpmath as mp
 
@@ -6,7 +6,7 @@ from privproj.reference.calculus import Function, Real, find_minimum, find_root
 
 
 def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma: Real = mp.inf) -> Real:
-    """Return ``mu`` of the one Gaussian release that equals ``steps`` Gaussian releases.
+    """Return ``mu`` of the one release that equals ``steps`` Gaussian releases.
 
     ``mu`` is the sensitivity over noise: ``sqrt(T (1/z^2 + 1/(2 S)^2))`` for ``T`` steps and the noise multiplier
     ``z``. ``S`` is the standard deviation of the noise on a count of sensitivity 1/2 in each release (C31: adaptive
@@ -86,7 +86,7 @@ def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
-    """Return the smallest delta that a Renyi curve gives at ``eps`` over integer orders.
+    """Return the smallest delta of a Renyi curve at ``eps`` over integer orders.
 
     The orders are at least 2. ``divergence(alpha)`` is the curve of the whole run. The best order is found by doubling
     and ternary search.
@@ -168,11 +168,11 @@ def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
 
 
 def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf) -> Real:
-    """Return ``eps`` at ``delta`` of ``steps`` releases, by basic or advanced composition.
+    """Return ``eps`` at ``delta`` by basic or advanced composition.
 
-    ``rule(delta)`` is the ``eps`` of one release, which is valid only if it is below ``limit``. For ``T`` steps, basic
-    composition uses the rule at ``delta/T``. Advanced composition uses the rule at ``(1 - share) delta/T`` with the
-    slack ``share delta``, for the best ``share``. The smaller result is returned.
+    It is the ``eps`` of ``steps`` releases. ``rule(delta)`` is the ``eps`` of one release, which is valid only if it is
+    below ``limit``. For ``T`` steps, basic composition uses the rule at ``delta/T``. Advanced composition uses the rule
+    at ``(1 - share) delta/T`` with the slack ``share delta``, for the best ``share``. The smaller result is returned.
     """
     delta = mp.mpf(delta)
     if steps == 1:

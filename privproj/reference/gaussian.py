@@ -69,7 +69,7 @@ def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
 
 
 def _divergence(noise_multiplier: Real, steps: int, adaptive_clipping_sigma: Real = mp.inf) -> Function:
-    """Return the Renyi curve ``D(alpha) = alpha mu^2/2`` of ``steps`` Gaussian releases.
+    """Return the Renyi curve ``alpha mu^2/2`` of ``steps`` Gaussian releases.
 
     ``mu`` is the sensitivity over noise of the whole run; see :func:`gaussian_mu`.
     """

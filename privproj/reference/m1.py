@@ -310,7 +310,7 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return ``eps`` of one differing column of M1, as the sum over the parts of the loss.
+    """Return ``eps`` of one differing column of M1, the sum over parts of the loss.
 
     ``split`` is the fraction of delta for the loss of the residual. It is divided equally between the variables ``A``
     and ``W`` of this loss. Half of the rest is the delta of the Gaussian part. The other half is for the events in

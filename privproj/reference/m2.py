@@ -79,7 +79,7 @@ def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
 
 
 def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real, sharp: bool) -> Real:
-    """Return a bound on delta by a good event: ``G(eps; mu sqrt(tau)) + k P(B > tau)``.
+    """Return ``G(eps; mu sqrt(tau)) + k P(B > tau)``, a bound on delta.
 
     If ``sharp`` is False, the two-sided tail ``T(eps; mu sqrt(tau))`` replaces ``G``. It is the probability that the
     absolute privacy loss exceeds ``eps``. See C16 (good events) in docs/proofs.md.

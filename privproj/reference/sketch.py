@@ -46,7 +46,7 @@ def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int 
 
 
 def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return delta of a sketch by the bound ``rdp-tight``: :func:`rdp` with one eigenvalue.
+    """Return delta of a sketch by ``rdp-tight``: :func:`rdp` with one eigenvalue.
 
     This bound holds for differences of every rank.
     """

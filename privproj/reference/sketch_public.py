@@ -46,7 +46,7 @@ def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> 
 
 
 def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split: Real) -> Real:
-    """Return the ``eps`` at which ``n d0 + G(eps; mu radius(ln d0))`` equals ``delta``.
+    """Return the ``eps`` at which ``n d0 + G(eps; mu radius(ln d0))`` is ``delta``.
 
     ``split`` is the fraction of ``delta`` for ``n d0``, and "even" means one half. ``G``, ``radius`` and ``n = count``
     are as in :func:`least_over_radius`.
@@ -66,9 +66,10 @@ def _radius(rank: int) -> Function:
 
 
 def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
-    """Return delta of a public sketch by a bound on the norm of the sketched difference.
+    """Return delta of a public sketch by a bound on the sketched norm.
 
-    Delta is minimized over the probability ``d0`` with which this bound fails. ``split`` is not used. See C16 (good
+    The sketched norm is that of the difference between neighbors. Delta is minimized over the probability ``d0`` with
+    which the bound on this norm fails. ``split`` is not used. See C16 (good
     events) in docs/proofs.md.
     """
     return least_over_radius(_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
@@ -77,10 +78,10 @@ def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str =
 def _operator_norm_epsilon(
     delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """Return ``eps`` of a public sketch by a bound on the norm of the sketched difference.
+    """Return ``eps`` of a public sketch by a bound on the sketched norm.
 
-    ``split`` is the fraction of delta for the event that this bound fails, and "even" means one half. See C16 (good
-    events) in docs/proofs.md.
+    ``split`` is the fraction of delta for the event that the bound of :func:`operator_norm` fails, and "even" means one
+    half. See C16 (good events) in docs/proofs.md.
     """
     return epsilon_at_split(_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 

@@ -103,7 +103,7 @@ def _power_front(a: Real, x: Real) -> Real:
 
 
 def gamma_lower(a: Real, x: Real) -> Real:
-    """Return ``P(a, x)``, the distribution function of a Gamma variable with shape ``a``.
+    """Return ``P(a, x)``, the distribution function of ``Gamma(a)``.
 
     For ``x <= a + 1`` a series of positive terms is added in fixed-point integers. Otherwise the result is
     ``1 - Q(a, x)`` by :func:`gamma_upper`.
@@ -162,7 +162,7 @@ def chi2_above(degrees: Real, x: Real) -> Real:
 
 
 def chi2_quantile(degrees: Real, share: Real, upper: bool) -> Real:
-    """Return the ``w`` at which a tail of a chi-square variable ``X`` equals ``share``.
+    """Return the ``w`` at which a tail of a chi-square ``X`` equals ``share``.
 
     The tail is ``P(X > w)`` if ``upper``, else ``P(X <= w)``.
     """

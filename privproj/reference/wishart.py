@@ -29,7 +29,7 @@ from privproj.reference.special import (
 
 
 def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
-    """Return the hockey-stick divergence of a pair of vectors, given ``A = kappa e^-x``.
+    """Return the hockey-stick divergence of a pair, given ``A = kappa e^-x``.
 
     With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2``, ``w = (eps - b)/c`` and
     ``V = e^-b (A/kappa)^(n/2)``, the divergence is
@@ -157,7 +157,7 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
 
 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return a bound on the loss outside an event of probability ``delta_t + delta_w``.
+    """Return a bound on the loss except with probability ``delta_t + delta_w``.
 
     It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). ``A`` and ``W``
     are outside of their quantiles with probability ``delta_t`` and ``delta_w``. The result is infinite if the quantile
@@ -201,7 +201,7 @@ def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends
 
 
 def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """Return ``loss`` at ``delta_t = split delta`` and ``delta_w = (1 - split) delta``.
+    """Return ``loss`` at ``delta_t = split delta``, ``delta_w = (1 - split) delta``.
 
     The split "even" is one half, and "optimal" is the split with the smallest loss.
     """
@@ -237,7 +237,7 @@ def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: 
 
 
 def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
-    """Return the loss of the bound ``early`` at its parameters ``t`` and ``R = radius``.
+    """Return the loss of the bound ``early`` at parameters ``t`` and ``R = radius``.
 
     The bound is Theorem 1 of the early version of arXiv 2601.21719. The loss is
     ``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)`` with ``cos theta_R = t/R``. ``theta``
@@ -297,7 +297,7 @@ def early_delta(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return delta of the bound ``early`` at its parameters ``t``, ``eta``, ``R`` and ``c``.
+    """Return delta of the bound ``early`` at parameters ``t``, ``eta``, ``R``, ``c``.
 
     The bound is Theorem 1 of the early version of arXiv 2601.21719. ``epsilon`` is not used, because the parameters
     determine delta. ``c`` is the constant in the exponent of :func:`_spectral_tail`. See C11

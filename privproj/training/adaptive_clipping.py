@@ -1,4 +1,4 @@
-"""Define adaptive clipping: the clipping norm follows a quantile of the gradient norms.
+"""Define adaptive clipping: the clipping norm follows a quantile of the norms.
 
 The method is from arXiv 1905.03871. Every release includes a noisy count of the records that were not clipped. The sum
 and the count are accounted as one release (C31: adaptive clipping, docs/proofs.md). The next clipping norm is a

@@ -139,7 +139,7 @@ WORKER_SETTINGS = (
 
 
 class BinSampler:
-    """A sampler of balls-in-bins, which yields ``steps`` batches from number ``first`` on.
+    """A sampler of balls-in-bins, with ``steps`` batches from number ``first`` on.
 
     The batches of a run are numbered from 0, and each epoch has ``batches`` batches. ``records`` is the number of
     records. ``secret`` returns the secret of an epoch, which determines its batches.
@@ -394,5 +394,5 @@ def check_loader(loader: DataLoader) -> None:
 
 
 def batch_size_of(loader: DataLoader) -> int | None:
-    """Return the batch size of a loader or of its batch sampler; None if both have none."""
+    """Return the batch size of a loader or of its batch sampler; None without one."""
     return loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)

@@ -1,4 +1,4 @@
-"""Run a loss function on records under ``torch.vmap``, and capture their gradients.
+"""Run a loss function on records under ``torch.vmap``, and capture the gradients.
 
 ``torch.vmap`` calls the loss function with a batch of one record, so no record can see another one. In the module,
 every trained tensor is replaced by an expanded view with one copy for each record, so that autograd computes the
@@ -84,7 +84,7 @@ class Split(BaseException):
 
 
 class _Pass(TorchFunctionMode):
-    """One call of the loss function, in which calls of torch functions are intercepted.
+    """One call of the loss function, in which torch functions are intercepted.
 
     The pass checks that random numbers come from a secret seed. :meth:`leaks` checks that no computed tensor is still
     alive after the call.
@@ -553,7 +553,7 @@ def _each(value: Any, dimensions: int) -> tuple[int, ...]:
 
 
 def _added(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the padding that a convolution adds to each dimension, both sides together."""
+    """Return the padding of a convolution in each dimension, both sides together."""
     if padding == "same":
         return tuple(step * (side - 1) for side, step in zip(sizes, dilations, strict=True))
     return (0,) * len(sizes) if padding == "valid" else tuple(2 * one for one in _each(padding, len(sizes)))
@@ -571,7 +571,7 @@ def _margins(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> list[int]:
 def _attention(
     during: AllRecords, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return scaled dot-product attention under ``vmap``, as torch computes it for a batch.
+    """Return scaled dot-product attention under ``vmap``, as for a batch.
 
     Autocast is applied, and the gradient of a trained mask is supported.
     """

@@ -145,7 +145,7 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray, option: str = "data") -> tupl
 
 
 def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
-    """Return a linear head, or a network with one hidden layer, with its initial weights.
+    """Return a linear head or a network with one hidden layer, with initial weights.
 
     The last layer starts at zero. If the training algorithm needs adapters, they are added.
     """
@@ -384,10 +384,11 @@ class ClassifierTraining:
             self.save()
 
     def report(self, began: float) -> dict[str, Any]:
-        """Return the report of a finished run: accuracy, noise, files, account and epsilon.
+        """Return the report of a finished run: accuracy, noise, files and epsilon.
 
-        ``began`` is the time of the start by ``time.monotonic``, in seconds. With adaptive clipping the report also has
-        the first and the last clipping norm, and the standard deviation of the noise on the count.
+        It also has the account of the releases. ``began`` is the time of the start by ``time.monotonic``, in seconds.
+        With adaptive clipping the report also has the first and the last clipping norm, and the standard deviation of
+        the noise on the count.
         """
         plan, account = self.optimizer.plan, self.optimizer._spending.account
         sigma = self.settings.adaptive_clipping_sigma
@@ -457,7 +458,7 @@ def _fingerprint(settings: dict[str, Any]) -> str:
 
 
 def remove_unused_folder(folder: Path) -> None:
-    """Remove the files of a run that has made no release, and then the folder if empty."""
+    """Remove the files of a run without releases, and then the folder if it is empty."""
     ledger = folder / FILES["ledger"]
     if not ledger.exists() or not read_ledger(ledger).spent:
         for file in (*FILES.values(), f"{FILES['ledger']}.data"):

@@ -1,4 +1,4 @@
-"""Check the dataset of a run, and that earlier releases on its tensors are accounted.
+"""Check the dataset of a run, and the account of earlier releases on its tensors.
 
 A record that occurs k times in a dataset contributes up to k times the clipping norm, so duplicates raise an error. A
 ledger belongs to one dataset: the sampling rate of its plan depends on the number of records, and its budget is about
@@ -189,7 +189,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 class Sidecar:
-    """The file ``<ledger>.data``: identity of the dataset, number of releases, secrets.
+    """The file ``<ledger>.data``: identity of the dataset, releases and secrets.
 
     If the path of the ledger is a link, the file is next to the file that the link points to. ``data`` is the identity
     of the dataset of this run. ``entries`` has the other fields of the file. One of them, ``entries["ledger"]``, is a
@@ -294,7 +294,7 @@ class Stamps:
                 yield name or "module", stamp
 
     def check(self) -> None:
-        """Raise an error unless the account of the run includes all releases in the stamps.
+        """Raise an error unless the run accounts for all releases in the stamps.
 
         A stamp lists the releases that an earlier run on the same module or tensors accounted for. The run must also
         use the ledger that the stamps name. The error is :class:`InvalidParameterError`.

@@ -39,7 +39,7 @@ AGREEMENT = 0.05
 
 
 class ReleaseCounter:
-    """The number of releases of a run, which is also stored in the ledger if there is one.
+    """The number of releases of a run, also stored in the ledger if there is one.
 
     A release is counted before its noisy sum exists. So a run that is killed has made at most the counted releases. A
     release beyond the planned steps raises an error. ``account`` has all earlier phases, and then the phase of the run.
@@ -72,7 +72,7 @@ class ReleaseCounter:
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
-    """A private optimizer that wraps a torch optimizer; :func:`make_private` creates it.
+    """A private optimizer around a torch optimizer; :func:`make_private` creates it.
 
     ``step_on(loss_fn, batch)`` makes a whole step on a batch of the private loader. Loops that call ``step()``
     themselves call ``backward_on(loss_fn, batch)`` before. The wrapped optimizer receives released gradients only, so
@@ -328,7 +328,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return total / max(1, records)
 
     def _add(self, loss_fn: LossFunction, group: Group, one_by_one: bool) -> Tensor:
-        """Add the clipped gradients of a group of records, and return the sum of the losses.
+        """Add the clipped gradients of a group, and return the sum of the losses.
 
         If the loss function takes different branches for these records, they are computed in separate parts.
         """
@@ -340,7 +340,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return losses.sum()
 
     def _compare_one(self, loss_fn: LossFunction, group: Group) -> None:
-        """Raise an error unless one record has the same gradient with and without ``vmap``.
+        """Raise an error unless a record has the same gradient with and without ``vmap``.
 
         The record is the first one of ``group``. The check is skipped if the loss function draws random numbers, or if
         a trained tensor supports ``vmap`` only. The error is :class:`UnsupportedError`.
@@ -401,7 +401,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         )
 
     def _check_trained(self) -> None:
-        """Raise an error if other tensors are trained than planned, or if they have gradients.
+        """Raise an error if other tensors are trained than planned, or have gradients.
 
         The gradients would be from other code. The error is :class:`InvalidParameterError`.
         """
@@ -537,7 +537,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return (p for group in self.param_groups for p in group["params"])
 
     def close(self) -> None:
-        """Detach from the wrapped optimizer, and close the ledger for another process to use."""
+        """Detach from the wrapped optimizer, and close the ledger for other processes."""
         self._handle.remove()
         self._turn.closed = True
         if self._spending.ledger is not None:

@@ -67,7 +67,7 @@ def block_of(part: Tensor) -> int:
 
 
 def to_double(part: Tensor) -> Tensor:
-    """Return the tensor in double precision; unchanged on mps, which does not support it."""
+    """Return the tensor in double precision, or unchanged on mps, which lacks it."""
     return part if part.device.type == "mps" else part.double()
 
 
@@ -166,7 +166,7 @@ def is_summed_formed(g: Tensor) -> bool:
 
 
 def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return ``sum_j c_j S_j`` over the rows ``S_j`` of all records, in double precision.
+    """Return ``sum_j c_j S_j`` over the rows of all records, in double precision.
 
     The first dimension of ``rows`` has the records. ``c`` has one factor for each record. ``mask`` is True for records
     with finite gradients; other records count as 0. If it is None, all are finite.
@@ -184,7 +184,7 @@ def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
-    """Return ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision.
+    """Return ``sum_j c_j G_j`` over the records, outputs x inputs, in double precision.
 
     ``c`` has one factor for each record. ``g`` and ``x`` are the factors of the gradients ``G_j``. If ``x`` is None,
     ``g`` has the gradients themselves. ``mask`` is True for records with finite gradients; other records count as 0.
@@ -217,7 +217,7 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
 
 @dataclass(frozen=True)
 class LookedUp:
-    """The factor ``g`` of an embedding table, with row numbers in place of unit vectors.
+    """The factor ``g`` of an embedding table, with row numbers for unit vectors.
 
     Looking up row ``i`` of a table is a product with the unit vector ``e_i``, so ``e_i`` is a token of ``g``. ``rows``
     (records x T) has the numbers ``i``. ``dense`` (records x S x outputs, ``S`` may be 0) has the tokens of linear
@@ -258,7 +258,7 @@ class LookedUp:
         return torch.cat([torch.cat([gram_matrix(dense), crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
 
     def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision.
+        """Return ``sum_j c_j G_j`` over the records, outputs x inputs, in double precision.
 
         The gradients ``G_j`` have this factor and the factor ``x``. ``c`` and ``mask`` are as in :func:`clipped_sum`.
         """

@@ -81,7 +81,7 @@ def group(records: Iterable[Any]) -> list[Group]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A node in the structure of a record: a container with its parts, or a single value.
+    """A node in the structure of a record: a container with parts, or a single value.
 
     ``value`` is the container or the single value, and ``keys`` has the keys of a dictionary or the names of fields.
     ``parts`` is None for a single value. In ``parts``, None stands for a tensor.
@@ -93,7 +93,7 @@ class _Part:
 
 
 def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
-    """Return the structure of a batch of one record; append its tensors to ``tensors``.
+    """Return the structure of a batch of one record; append tensors to ``tensors``.
 
     Raises :class:`InvalidParameterError` for values other than dense tensors, numbers and text in containers.
     """
@@ -153,7 +153,7 @@ def _rebuild(part: _Part | None, tensors: Iterable[Tensor]) -> Any:
 
 
 def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
-    """Return a part of a batch from its structure; its tensors are taken from ``left``."""
+    """Return a part of a batch from its structure, with tensors from ``left``."""
     if part is None:
         return next(left)
     if part.parts is None:
@@ -190,7 +190,7 @@ def check_batch_norm(layers: Iterable[nn.Module]) -> None:
 
 
 class Recorder:
-    """A runner of loss functions, which stores per-example gradients in trained tensors.
+    """A runner of loss functions, which stores gradients in the trained tensors.
 
     Args:
         module: The module that is trained.
@@ -514,7 +514,7 @@ def _set_states(generators: list[torch.Generator], states: list[Tensor]) -> None
 
 
 class _Checkpoint:
-    """A function passed to torch's ``checkpoint``, with tensors and other arguments apart.
+    """A function that torch's ``checkpoint`` calls, with its tensors kept separately.
 
     Tensors in the arguments of a ``partial`` are separated from the others too.
     """

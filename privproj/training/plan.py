@@ -67,7 +67,7 @@ class PoissonBatches:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedBatches:
-    """Batches of one size, each a fresh random subset, for ``make_private(batches=...)``.
+    """Batches of one size, each a random subset, for ``make_private(batches=...)``.
 
     Args:
         rate: The batch size divided by the number of records, above 0 and at most 1. The batch size is rounded up to a
@@ -128,14 +128,14 @@ Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping
 
 
 def drawn_from(batch: Sequence[int], most: int, generator: Any) -> list[int]:
-    """Return at most ``most`` records of a batch, chosen uniformly and in random order."""
+    """Return at most ``most`` records of a batch, chosen at random, in random order."""
     import torch
 
     return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
 
 
 def batches_of(batches: "str | Batches") -> Batches:
-    """Return a sampling scheme with its options; a name becomes the scheme with defaults.
+    """Return a sampling scheme; a name becomes the scheme with default options.
 
     Raises :class:`UnsupportedError` for a scheme that has no private loader, and :class:`InvalidParameterError` for
     anything else.
@@ -312,7 +312,7 @@ class Plan:
         return self.noise_over_clip * self.clip
 
     def phase(self, steps: int) -> Phase:
-        """Return a phase of ``steps`` releases of this plan, for an accountant or a ledger.
+        """Return a phase of ``steps`` releases of this plan, for accountants and ledgers.
 
         Args:
             steps: Number of releases, at least 1.

@@ -236,7 +236,7 @@ class ResumedLedger(UserWarning):
 
 @dataclass(frozen=True)
 class _Start:
-    """The checked arguments of :func:`make_private`, with the methods that create a run.
+    """The checked arguments of :func:`make_private`, with methods to create a run.
 
     ``target`` has the epsilon and the delta to calibrate to; it is None if the noise multiplier is given. ``seed`` is
     the insecure seed or None.
@@ -280,7 +280,7 @@ class _Start:
         return Account() if subspace is None or subspace.account is None else subspace.account
 
     def check_others(self) -> None:
-        """Raise an error unless all processes have the same plan, module, hardware and data."""
+        """Raise an error unless all processes have the same plan, module, device and data."""
         trained, kinds = {id(p) for one in self.trained for p in one.parameters}, ("frozen", "trained")
         groups = [{k: str(v) for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
         device, plan, subspace = self.trained[0].weight.device, self.plan, self.plan.algorithm.subspace
@@ -300,7 +300,7 @@ class _Start:
             self.processes.check_same({"data_loader": f"other data ({sha256(text.encode()).hexdigest()[:8]})"})
 
     def calibrated(self) -> Plan:
-        """Return the plan with calibrated noise; unchanged if its noise multiplier is given.
+        """Return the plan with calibrated noise; unchanged if a noise multiplier is given.
 
         Earlier releases are included in the calibration. A resumed plan keeps the noise with which it began. So its
         own releases do not count as earlier ones, and its noise does not depend on the rounding of this machine.
@@ -454,7 +454,7 @@ def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
 
 
 def _check_parts(**parts: Any) -> None:
-    """Raise an error for objects of a wrong type, or a module wrapped for several devices."""
+    """Raise an error for a wrong type, or for a module wrapped for several devices."""
     for name, value in parts.items():
         if not isinstance(value, EXPECTED_TYPES[name]):
             expected = f"an instance of torch's {EXPECTED_TYPES[name].__name__}"
@@ -467,7 +467,7 @@ def _check_parts(**parts: Any) -> None:
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:
-    """Raise an error, because the wrapper of a module was called in place of the module."""
+    """Raise an error, because a wrapper was called in place of the module inside."""
     remedy = "call that module in the loop"
     raise InvalidParameterError("module", type(module).__name__, "the module that make_private returned", remedy)
 

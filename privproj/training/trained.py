@@ -1,4 +1,4 @@
-"""Define trained tensors, and store the per-example gradients that a pass computes.
+"""Define trained tensors, which store the per-example gradients of a pass.
 
 The weight and the bias of a layer are one matrix (outputs x inputs) whose last input is the constant 1. Every other
 trained tensor is separate. A pass is one call of the loss function with its backward pass. Each use of a matrix in a
@@ -127,7 +127,7 @@ class Trained:
         self.factors, self.formed = [], None
 
     def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Yield the weight and the bias, each with the columns of a matrix that belong to it.
+        """Yield the weight and the bias, each with its columns of a matrix.
 
         The matrix has one column for each input, and the column of the bias is the last one.
         """
@@ -183,7 +183,7 @@ def trained_tensors(module: nn.Module) -> list[Trained]:
 
 
 def _is_pair(layer: nn.Module, unclaimed: dict[str, nn.Parameter]) -> bool:
-    """Return whether a layer has a trained weight and a trained bias that form one matrix."""
+    """Return whether a trained weight and a trained bias of a layer form one matrix."""
     weight, bias = unclaimed.get("weight"), unclaimed.get("bias")
     if weight is None or bias is None or weight.dim() < 2:
         return False

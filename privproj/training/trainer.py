@@ -254,7 +254,7 @@ class PrivateTrainer(Trainer):
         return self.logical_batch_size
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Return zero, because the number of operations reveals the size of a private batch.
+        """Return zero, because the number of operations reveals the size of a batch.
 
         Args:
             inputs: A batch, not used.
@@ -281,7 +281,7 @@ class PrivateTrainer(Trainer):
 
 
 class _Passes:
-    """The private loader with a fixed number of batches in each pass, as Trainer expects."""
+    """The private loader with a fixed number of batches per pass, as Trainer expects."""
 
     def __init__(self, loader: PrivateLoader, optimizer: PrivateOptimizer, steps: int) -> None:
         self.loader, self.optimizer, self.steps, self.dataset = loader, optimizer, steps, loader.dataset

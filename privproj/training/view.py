@@ -1,4 +1,4 @@
-"""Define views and algorithms: which linear image of a gradient is clipped and released.
+"""Define views and algorithms: the linear image of a gradient that is released.
 
 A view computes a linear image of per-example gradients, such as a projection. This module has the plain view. Other
 views are in the modules of their algorithms.

@@ -99,12 +99,12 @@ class M1(NoisyMechanism):
 
     @property
     def largest_rank(self) -> int:
-        """The largest rank of a difference between neighboring sums: ``min(dim, columns)``."""
+        """The largest rank of a difference of neighboring sums: ``min(dim, columns)``."""
         return min(self.dim or 1, self.columns or self.dim or 1)
 
     @property
     def norms(self) -> tuple[float, float]:
-        """The norms ``(kappa, kappa')`` of the residuals of ``v`` and ``v'``, by default 1.
+        """The norms ``(kappa, kappa')`` of the residuals of ``v`` and ``v'``; default 1.
 
         The residual is the part of the changed column that is orthogonal to the other columns.
         """

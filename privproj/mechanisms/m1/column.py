@@ -141,7 +141,7 @@ def _count_of_events(mechanism: M1) -> int:
 
 
 def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
-    """Return the exact profile of the correlated part; None if there is no such part (C13).
+    """Return the exact profile of the correlated part; None without such a part (C13).
 
     Raises:
         UnsupportedError: The difference is partly within the span and partly orthogonal to it.
@@ -296,7 +296,9 @@ COLUMN = Bound(
 
 
 def _check_equal_norms(mechanism: M1) -> None:
-    """Raise an error unless both residuals have the same norm, as published bounds need.
+    """Raise an error unless both residuals have the same norm.
+
+    The published bounds are about residuals of equal norm.
 
     Raises:
         InvalidParameterError: The norms differ.

@@ -14,7 +14,7 @@ from privproj.result import Status, limit_text
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """Return the privacy profile: the mean Gaussian delta over a random sensitivity (C8).
+    """Return the profile: the mean Gaussian delta over a random sensitivity (C8).
 
     :class:`privproj.distributions.densities.SecretShift` is the distribution of the squared sensitivity over the noise
     variance.

@@ -49,7 +49,7 @@ def rank_of_difference(mechanism: M2) -> int:
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """Return the log of the bound on the probability that more than ``tau`` is captured.
+    """Return the log of the bound on the probability of capturing more than ``tau``.
 
     With several layers it is the sum of ``k P(B > tau)`` over the layers. ``tau = 1/(1 + e^-t)`` is given by its log
     odds ``t``, so that ``1 - tau`` is accurate.
@@ -184,7 +184,7 @@ def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float
 
 
 def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> tuple[float, float]:
-    """Return the best ``tau`` of several layers, and the log of the bound at this ``tau``."""
+    """Return the best ``tau`` of several layers, and the log of the bound there."""
 
     def at(t: float) -> float:
         # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
@@ -224,7 +224,9 @@ def _rank_assumptions(mechanism: M2) -> tuple[Assumption, ...]:
 
 
 def _check_rank(mechanism: M2) -> None:
-    """Raise an error unless the rank of the difference is assumed or limited by the shape.
+    """Raise an error unless the rank of the difference is assumed or limited.
+
+    ``columns`` limits the rank, and ``change_rank`` is an assumption.
 
     Raises:
         InvalidParameterError: Both ``change_rank`` and ``columns`` are missing.

@@ -1,4 +1,4 @@
-"""Compute the Beta-tail bound of M2 for one release, in functions of scalars (C16).
+"""Compute the Beta-tail bound of M2 for one release, in scalar functions (C16).
 
 The bound is the minimum of ``G(tau) + k P(B > tau)`` over ``tau`` in (0, 1], with ``B ~ Beta(a, b)``. ``G(tau)`` is the
 Gaussian term at ``eps`` for the sensitivity over noise ``mu sqrt(tau)``. If ``sharp``, it is the Gaussian delta (C3),
@@ -167,7 +167,7 @@ def beta_tail_share(a, b, c, log_share):
 
 
 def tail_profile_epsilon_slope(eps, mu, sharp):
-    """Return ``ln (-dG/deps)`` of the Gaussian term at the sensitivity over noise ``mu``."""
+    """Return ``ln (-dG/deps)``, where ``G`` is the Gaussian term at ``mu``."""
     u = gaussian_shift(eps, mu)
     # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu
     if sharp:

@@ -141,7 +141,7 @@ RDP_TIGHT = Bound(
 
 
 def _rdp_best_of(mechanism: Sketch) -> BestCurve:
-    """Return the curve of ``rdp-best``: at every order the smaller of two Renyi curves."""
+    """Return the curve of ``rdp-best``, at every order the smaller of two curves."""
     gamma = mechanism.gamma_of_matrices
     # rdp-tight for 1 < alpha < Gamma, the sharper curve for 2 <= alpha < Gamma + 1 (C14).
     return BestCurve((tight_curve(mechanism, gamma), sharp_curve(mechanism, gamma)))

@@ -42,7 +42,7 @@ class _Quantiles:
 
 
 def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles:
-    """Return the quantiles for given ``ln delta_T`` and ``ln delta_W``, rounded outward.
+    """Return the quantiles for ``ln delta_T`` and ``ln delta_W``, rounded outward.
 
     If one of them is too small for the quantile functions, the quantiles are infinite.
     """

@@ -27,10 +27,10 @@ Picks = Callable[[str, nn.Linear], bool]
 
 
 class FrozenLoRA(nn.Module):
-    """A linear layer with a LoRA adapter whose ``A`` is frozen: ``y = W x + b + s B A x``.
+    """A linear layer with a LoRA adapter and frozen ``A``: ``y = W x + b + s B A x``.
 
-    ``W``, ``b`` and ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen. Only ``B`` (outputs x rank) is trained, and
-    it starts at zero. ``A`` comes from public randomness and may be published with the adapter.
+    ``s`` is a fixed scale. ``W``, ``b`` and ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen. Only ``B`` (outputs
+    x rank) is trained, and it starts at zero. ``A`` comes from public randomness and may be published with the adapter.
 
     Args:
         base: The linear layer to adapt. Its tensors are frozen.
@@ -77,7 +77,7 @@ class FrozenLoRA(nn.Module):
 
     @torch.no_grad()
     def merge(self, stream: torch.Generator) -> None:
-        """Add the adapter to the frozen weight, ``W <- W + s B A``, and draw a new adapter.
+        """Set ``W <- W + s B A``, and draw a new adapter with ``B = 0``.
 
         The outputs of the layer do not change.
 
@@ -251,9 +251,9 @@ def _active_heads(model: nn.Module) -> list[nn.Module]:
 
 
 def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[nn.Module]) -> None:
-    """Raise an error if other tensors than adapters, adapted weights and heads are trained.
+    """Raise an error if a tensor outside of adapters and heads is trained.
 
-    The error is :class:`InvalidParameterError`.
+    The weights that are adapted may be trained too. The error is :class:`InvalidParameterError`.
     """
     allowed = {id(p) for part in (*layers, *heads) for p in part.parameters()}
     allowed -= {id(p) for layer in layers for n, p in layer.base_layer.named_parameters() if n != "weight"}
@@ -380,7 +380,7 @@ def _plain_names(model: nn.Module) -> dict[str, str]:
 def _save_trained(
     model: nn.Module, save_directory: str | Path, *saved: object, is_main_process: bool = True, **options: object
 ) -> None:
-    """Save the trained weights, in place of ``save_pretrained`` of a model trained by M2.
+    """Save the trained weights, in place of PEFT's ``save_pretrained``, for M2.
 
     The options ``state_dict`` and ``safe_serialization``, which a Trainer passes, are ignored: the weights are those of
     the model. Raises :class:`InvalidParameterError` for other options. It is also raised for a folder with a PEFT
@@ -398,7 +398,7 @@ def _save_trained(
 
 
 def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
-    """Return a hook that merges and resamples the adapters after every ``every`` steps.
+    """Return a hook that merges and resamples adapters after every ``every`` steps.
 
     The hook sets ``W <- W + s B A`` and ``B = 0``, and draws a new ``A``. Each step is accounted as a step of
     DP-LoRA-FA. The randomness of ``A`` does not reduce epsilon, because from the second step after a draw gradients

@@ -1,9 +1,10 @@
-"""Define PRISM: private steps on the manifold of rank-r matrices (arXiv 2606.00944).
+"""Define PRISM: private steps on the manifold of rank-r matrices.
 
-Each record's gradient is projected to the tangent space of the manifold at the current matrix ``Z = U diag(s) V^T``.
-This tangent vector is clipped, and noise is added to the sum. The tangent space depends on past
-releases only, so this is the subsampled Gaussian mechanism at any rank (C3: Gaussian profile; C17: subsampling).
-Everything that is computed from the release, such as the lift to factors and all moments, is post-processing.
+The method is from arXiv 2606.00944. Each record's gradient is projected to the tangent space of the manifold at the
+current matrix ``Z = U diag(s) V^T``. This tangent vector is clipped, and noise is added to the sum. The tangent space
+depends on past releases only, so this is the subsampled Gaussian mechanism at any rank (C3: Gaussian profile; C17:
+subsampling). Everything that is computed from the release, such as the lift to factors and all moments, is
+post-processing.
 
 A tangent vector at ``Z`` (m x n, rank r) is ``xi = U K V^T + Up V^T + U Vp^T`` with ``U^T Up = 0`` and ``V^T Vp = 0``.
 ``P_T`` is the projection to the tangent space. The retraction ``Retr(Z - lr xi)`` is the best approximation of rank r,
@@ -155,7 +156,7 @@ RULES[low_rank] = _capture_low_rank
 def add_prism(
     module: nn.Module, rank: int, *, steps: Steps | None = None, where: Any = None, insecure_seed: int | None = None
 ) -> nn.Module:
-    """Wrap linear layers of a module in :class:`PrismLinear`; freeze all other tensors.
+    """Wrap linear layers of a module in :class:`PrismLinear`; freeze other tensors.
 
     Build the optimizer from the trained tensors afterwards. The module is changed in place. If the module itself is a
     linear layer, a wrapped layer is returned.
@@ -204,7 +205,7 @@ class Point(NamedTuple):
 
 
 class _Tangent(NamedTuple):
-    """A tangent vector ``xi = U K V^T + Up V^T + U Vp^T`` at a point ``U diag(s) V^T``.
+    """A tangent vector ``xi = U K V^T + Up V^T + U Vp^T`` at ``Z = U diag(s) V^T``.
 
     ``K`` is r x r, ``Up`` is m x r, and ``Vp`` is n x r.
     """
@@ -223,7 +224,7 @@ class _Tangent(NamedTuple):
 
 
 def from_flat(row: Tensor, at: Point) -> _Tangent:
-    """Return the tangent vector with the coordinates ``row``, in the order of ``flat``.
+    """Return the tangent vector with the coordinates ``row``, ordered as in ``flat``.
 
     ``Up`` and ``Vp`` are made orthogonal to the bases ``U`` and ``V`` of the point ``at``.
     """
@@ -268,7 +269,7 @@ def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
 
 
 def _moved(a: Tensor, ascent_a: Tensor, core: Tensor, b: Tensor, ascent_b: Tensor, rate: float) -> Point:
-    """Return the best low-rank approximation of ``A core B^T - rate (dA B^T + A dB^T)``.
+    """Return the best low-rank matrix for ``A core B^T - rate (dA B^T + A dB^T)``.
 
     ``A`` is ``a``, ``B`` is ``b``, ``dA`` is ``ascent_a`` and ``dB`` is ``ascent_b``. The rank is the number of columns
     of ``A``.
@@ -370,10 +371,11 @@ class _TrainedLowRank(Trained):
 
 
 class _TangentView(View):
-    """The view of PRISM: the projection ``P_T(G_j)`` of a gradient to the tangent space.
+    """The view of PRISM: the projection ``P_T(G_j)`` to the tangent space.
 
-    Its norm is clipped, and noise is added to the coordinates of the sum. The squared norm is a sum of
-    two squares, ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, so no digits cancel.
+    ``G_j`` is the gradient of record ``j``. The norm of the projection is clipped, and noise is added to the
+    coordinates of the sum. The squared norm is a sum of two squares, ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T
+    U|^2``, so no digits cancel.
     """
 
     def __init__(self, trained: _TrainedLowRank, plan: Plan, rank: int) -> None:
@@ -392,7 +394,7 @@ class _TangentView(View):
 
     @property
     def is_as_written(self) -> bool:
-        """Whether the factors are unchanged since the last step, by their version counters.
+        """Whether version counters show that the factors are as after the last step.
 
         The value is always False on a CPU. There the factors themselves are checked, which detects more changes.
         """
@@ -452,9 +454,9 @@ class _TangentView(View):
         return from_products(gv, gtu, Point(*map(per_example.exact, at))).flat()
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """Make one step on the manifold, with the learning rate and weight decay of the group.
+        """Make one step on the manifold, with the learning rate of the group.
 
-        Weight decay reduces the singular values ``s``.
+        Weight decay, that of the group, reduces the singular values ``s``.
         """
         with torch.no_grad():
             at = self.point
@@ -475,7 +477,7 @@ class _TangentView(View):
             parameter.copy_(value)
 
     def adaptive(self, at: Point, xi: _Tangent, rate: float) -> Point:
-        """Return ``Retr(Z - lr (U_A B^T + A U_B^T))`` for the balanced factors ``A`` and ``B``.
+        """Return ``Retr(Z - lr (U_A B^T + A U_B^T))``, with balanced factors ``A``, ``B``.
 
         The update of ``A`` is ``U_A = m_A (V_A + lam_A I)^-1/2``, and likewise ``U_B``. ``m_A`` is the lifted momentum,
         ``V_A`` (r x r) is the second moment of the lifted releases, and ``lam_A`` is the ridge. Both factors are first

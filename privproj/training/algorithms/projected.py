@@ -76,7 +76,7 @@ class Projected(View):
 
 
 class _ProjectedClip(Projected):
-    """The view of M2 with projected clipping: ``sqrt(d/r) G_j Q`` is clipped and summed.
+    """The view of M2 with projected clipping: clips and sums ``sqrt(d/r) G_j Q``.
 
     ``Q``, ``d`` and ``r`` are as in :class:`Projected`.
     """
@@ -108,7 +108,7 @@ class _ProjectedDPSGD(View):
         return (x @ self.a.T) @ self.a
 
     def update(self, mean: Tensor) -> Update:
-        """Return the released mean ``Y`` times ``P_A``, as the factors ``Y Q`` and ``Q^T``."""
+        """Return the released mean ``Y`` times ``P_A``, as ``Y Q`` and ``Q^T``."""
         return mean @ self.q, self.q.T
 
 

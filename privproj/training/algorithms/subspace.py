@@ -153,7 +153,7 @@ class Trajectory:
             self.rows.append(flat_weights(optimizer._trained) - self.start)
 
     def subspace(self) -> Subspace:
-        """Return the subspace that the snapshots span, with the account of the finished run.
+        """Return the subspace that the snapshots span, with the account of the run.
 
         Returns:
             A :class:`Subspace` of source "dp" with at most ``k`` directions.
@@ -175,7 +175,7 @@ def flat_weights(trained: list[Trained]) -> Tensor:
 
 
 class _SubspaceView(View):
-    """The view of DP-SFT: the coordinates ``z_j = P^T vec(G_j)`` over all trained tensors.
+    """The view of DP-SFT: the coordinates ``z_j = P^T vec(G_j)`` of the gradient.
 
     ``P`` (weights x k) is the basis of the subspace, and ``G_j`` is the gradient of record ``j``.
     """
