@@ -155,13 +155,13 @@ def seed_torch(devices: Iterable[torch.device], seed: np.random.SeedSequence) ->
 
 
 def seed_numpy_and_python(seed: int) -> None:
-    """Seed the global generators of NumPy and Python with a 32-bit number."""
+    """Set the seed of the global generators of NumPy and Python, a 32-bit number."""
     random.seed(seed)
     np.random.mtrand._rand.seed(seed)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def seed_record(secret: str, step: int, number: int) -> None:
-    """Seed torch on the CPU, NumPy and Python for one record in one step.
+    """Set the seeds of torch on the CPU, NumPy and Python for one record in one step.
 
     The seeds depend on ``secret``, the step and the number of the record only, so the random numbers for a record do
     not depend on other records. For speed the seeds are short: 64 bits for torch, 32 bits for NumPy and Python.

@@ -184,11 +184,11 @@ def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
-    """Return ``sum_j c_j G_j`` over the records, outputs x inputs, in double precision.
+    """Return the clipped sum ``sum_j c_j G_j`` of the gradients.
 
-    ``c`` has one factor for each record. ``g`` and ``x`` are the factors of the gradients ``G_j``. If ``x`` is None,
-    ``g`` has the gradients themselves. ``mask`` is True for records with finite gradients; other records count as 0.
-    If it is None, all are finite.
+    The result is outputs x inputs, in double precision. ``c`` has one factor for each record. ``g`` and ``x`` are the
+    factors of the gradients ``G_j``. If ``x`` is None, ``g`` has the gradients themselves. ``mask`` is True for records
+    with finite gradients; other records count as 0. If it is None, all are finite.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -258,9 +258,10 @@ class LookedUp:
         return torch.cat([torch.cat([gram_matrix(dense), crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
 
     def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return ``sum_j c_j G_j`` over the records, outputs x inputs, in double precision.
+        """Return the clipped sum ``sum_j c_j G_j`` of the gradients.
 
-        The gradients ``G_j`` have this factor and the factor ``x``. ``c`` and ``mask`` are as in :func:`clipped_sum`.
+        The result is outputs x inputs, in double precision. The gradients ``G_j`` have this factor and the factor
+        ``x``. ``c`` and ``mask`` are as in :func:`clipped_sum`.
         """
         count = self.dense.shape[1]
         total = clipped_sum(c, self.dense, x[:, :count], mask=mask)
