@@ -51,9 +51,9 @@ def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
 def _energy_density(a: Real, b: Real, y: Real) -> Real:
     """Return the density of ``y = ln(B N^2)``.
 
-    ``B ~ Beta(a, b)`` and ``N/2 ~ Gamma(a + b)`` are independent. The density is the sum of ``weight f((y - ln
-    B)/2)/2`` over the nodes ``B`` of :func:`_beta_nodes`. Here ``f`` is the density of ``ln N``, which is ``(N/2)^(a+b)
-    e^(-N/2) / Gamma(a+b)``, and ``(y - ln B)/2`` is the value of ``ln N``.
+    ``B ~ Beta(a, b)`` and ``N/2 ~ Gamma(a + b)`` are independent. The density is the sum of
+    ``weight f((y - ln B)/2)/2`` over the nodes ``B`` of :func:`_beta_nodes`. Here ``f`` is the density of ``ln N``,
+    which is ``(N/2)^(a+b) e^(-N/2) / Gamma(a+b)``, and ``(y - ln B)/2`` is the value of ``ln N``.
     """
     # N/2 = (e^(y/2)/2) B^(-1/2): all nodes share its power a + b except for B^(-(a+b)/2), which is in the weights.
     n, half = a + b, mp.exp(y / 2) / 2
@@ -109,8 +109,7 @@ def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real)
     """Return the bound on delta of M1 for differences of any rank.
 
     The result is :func:`any_rank_delta` for the squared sensitivity ``mu^2 U (U + Y)/r^2`` of
-    :func:`known_projection_rank1`. See C5 (any rank) in
-    docs/proofs.md.
+    :func:`known_projection_rank1`. See C5 (any rank) in docs/proofs.md.
     """
     return any_rank_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
@@ -287,8 +286,7 @@ def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Rea
 
     ``alpha`` and ``beta`` are the norms of the parts of the difference within the span of the other columns and
     orthogonal to it, divided by the noise. The bound fails only if one of several events occurs, each of probability at
-    most ``part``. There are two events for ``r <= k``, else three. See C13 (one changed column)
-    in docs/proofs.md.
+    most ``part``. There are two events for ``r <= k``, else three. See C13 (one changed column) in docs/proofs.md.
     """
     t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
     if rank <= k:

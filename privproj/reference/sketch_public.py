@@ -69,8 +69,7 @@ def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str =
     """Return delta of a public sketch by a bound on the sketched norm.
 
     The sketched norm is that of the difference between neighbors. Delta is minimized over the probability ``d0`` with
-    which the bound on this norm fails. ``split`` is not used. See C16 (good
-    events) in docs/proofs.md.
+    which the bound on this norm fails. ``split`` is not used. See C16 (good events) in docs/proofs.md.
     """
     return least_over_radius(_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 

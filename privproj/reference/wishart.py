@@ -53,8 +53,7 @@ def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kapp
     """Return delta of one pair of vectors, ``P(A <= 0) + E[g(A); A > 0]``.
 
     ``g(A)`` is :func:`_conditional_gain`. The integral is over ``x = ln kappa - ln A``, split at 0 and at the zero of
-    the ``w`` in that function. See C9 (exact
-    profile) and C12 (unequal norms) in docs/proofs.md.
+    the ``w`` in that function. See C9 (exact profile) and C12 (unequal norms) in docs/proofs.md.
     """
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
@@ -159,9 +158,9 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return a bound on the loss except with probability ``delta_t + delta_w``.
 
-    It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). ``A`` and ``W``
-    are outside of their quantiles with probability ``delta_t`` and ``delta_w``. The result is infinite if the quantile
-    of ``A`` is not positive.
+    It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). ``A`` is
+    outside of its quantile with probability ``delta_t``, and ``W`` with probability ``delta_w``. The result is infinite
+    if the quantile of ``A`` is not positive.
     """
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
@@ -192,8 +191,7 @@ def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends
     """Return the largest loss over intervals of ``A`` and ``W``.
 
     The loss is linear in ``W``, and convex or monotone in ``1/A``, so the largest value is at a corner. The value at
-    ``A = 1`` is compared too. See C11
-    (quantile bounds, early theorem) in docs/proofs.md.
+    ``A = 1`` is compared too. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     a = mp.mpf(dim + 1 - rank) / 2
     inside = [x for x in (*ends_of_a, mp.mpf(1)) if ends_of_a[0] <= x <= ends_of_a[1]]
@@ -230,8 +228,8 @@ def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real =
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
     """Return ``eps`` by the bound ``quantile-sharp`` at a split of delta.
 
-    It is the largest loss for ``A`` and ``W`` within their quantiles. See C11 (quantile bounds,
-    early theorem) in docs/proofs.md.
+    It is the largest loss for ``A`` and ``W`` within their quantiles. See C11 (quantile bounds, early theorem) in
+    docs/proofs.md.
     """
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
@@ -266,8 +264,7 @@ def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
     """Return ``P(S <= t or S' <= t)`` exactly, for the bound ``early-exact-tail``.
 
     ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. The method
-    is a quadrature. See C11 (quantile bounds,
-    early theorem) in docs/proofs.md.
+    is a quadrature. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
 
     # P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r
@@ -300,8 +297,8 @@ def early_delta(
     """Return delta of the bound ``early`` at parameters ``t``, ``eta``, ``R``, ``c``.
 
     The bound is Theorem 1 of the early version of arXiv 2601.21719. ``epsilon`` is not used, because the parameters
-    determine delta. ``c`` is the constant in the exponent of :func:`_spectral_tail`. See C11
-    (quantile bounds, early theorem) in docs/proofs.md.
+    determine delta. ``c`` is the constant in the exponent of :func:`_spectral_tail`. See C11 (quantile bounds, early
+    theorem) in docs/proofs.md.
     """
     m = mp.mpf(misalignment)
     return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))

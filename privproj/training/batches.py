@@ -142,7 +142,7 @@ class BinSampler:
     """A sampler of balls-in-bins, with ``steps`` batches from number ``first`` on.
 
     The batches of a run are numbered from 0, and each epoch has ``batches`` batches. ``records`` is the number of
-    records. ``secret`` returns the secret of an epoch, which determines its batches.
+    records. ``secret`` returns the secret of an epoch. The secret determines the batches of the epoch.
     """
 
     def __init__(self, secret: Callable[[int], str], records: int, batches: int, first: int, steps: int) -> None:

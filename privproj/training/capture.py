@@ -186,9 +186,9 @@ class OneRecord(_Pass):
 class AllRecords(_Pass):
     """A pass of all records of a group under ``vmap``.
 
-    ``copies`` maps the identity of the copies of a parameter to its trained tensor and to the parameter. ``switch`` has
-    one empty row for each record and requires a gradient. This makes autograd call captured operations in the backward
-    pass. ``switches`` is ``switch`` as seen inside of ``vmap``.
+    ``copies`` has an entry for each parameter: from the ``id`` of the tensor with the copies of the parameter to the
+    trained tensor and the parameter. ``switch`` has one empty row for each record and requires a gradient. This makes
+    autograd call captured operations in the backward pass. ``switches`` is ``switch`` as seen inside of ``vmap``.
     """
 
     def __init__(
@@ -586,14 +586,20 @@ def _attention(
 
 
 def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
-    """Return whether two tensors are equal, if this is the same for all records."""
+    """Return whether two tensors are equal, if the answer is the same for all records.
+
+    Otherwise :meth:`AllRecords.truth_value` raises an error.
+    """
     if input.shape != other.shape or not (is_batchedtensor(input) or is_batchedtensor(other)) or during.depth > 1:
         return NotImplemented
     return during.truth_value((input == other).all(), (input, other))
 
 
 def _contains(during: AllRecords, input: Tensor, element: Any) -> Any:
-    """Return whether a tensor contains a value, if this is the same for all records."""
+    """Return whether a tensor contains a value, if the same is true for all records.
+
+    Otherwise :meth:`AllRecords.truth_value` raises an error.
+    """
     if not is_batchedtensor(input) or during.depth > 1:
         return NotImplemented
     return during.truth_value((input == element).any(), (input, element))

@@ -1,8 +1,8 @@
 """Check the dataset of a run, and the account of earlier releases on its tensors.
 
 A record that occurs k times in a dataset contributes up to k times the clipping norm, so duplicates raise an error. A
-ledger belongs to one dataset: the sampling rate of its plan depends on the number of records, and its budget is about
-the users of these records.
+ledger belongs to one dataset: the sampling rate of its plan depends on the number of records, and its privacy
+budget is for the users with these records.
 
 A digest identifies the dataset. It is computed from private data without noise, so it can confirm a correct guess of
 the data. Therefore the digest is not in the ledger. It is in a separate file next to the ledger, which only the owner
@@ -155,7 +155,7 @@ def identity(dataset: Dataset) -> Identity:
 
 
 def _digest(dataset: Any) -> str | None:
-    """Return a digest of all records of a ``TensorDataset``, or of a sample of others.
+    """Return a digest of a ``TensorDataset``, or of a sample of another dataset.
 
     The result is None if a record cannot be converted to bytes.
     """

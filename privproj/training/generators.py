@@ -1,4 +1,4 @@
-"""Independent random streams for sampler, projection, noise and forward passes.
+"""Provide independent random streams for batches, projections, noise and passes.
 
 torch seeds its CPU generator with only 32 bits, and an adversary can try all seeds of this length. Here the whole state
 of the CPU generator comes from entropy of the operating system. On a GPU the seed and the offset of the counter come
@@ -70,7 +70,7 @@ class Stream:
         """Return the generator of a device.
 
         Raises :class:`InvalidParameterError` in a process that did not seed the stream, and :class:`UnsupportedError`
-        while a CUDA graph is captured, because the ledger would not count its replays.
+        while a CUDA graph is captured, because the ledger would not count replays of the graph.
         """
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -104,10 +104,10 @@ class Streams:
 def streams(insecure_seed: int | None = None, spent: int = 0, processes: Processes | None = None) -> Streams:
     """Return random streams seeded by the operating system or by ``insecure_seed``.
 
-    ``insecure_seed`` is for tests only. ``spent`` is the number of earlier releases. With an insecure seed it is part
-    of the seed, so that a resumed run does not repeat its noise. All processes of a run share the seeds of the sampler
-    and the projection. Without an insecure seed, each process draws its own seeds for noise and forward passes and does
-    not send them to other processes.
+    ``insecure_seed`` is for tests only. ``spent`` is the number of earlier releases. With an insecure seed this number
+    is part of the seed, so that a resumed run does not repeat its noise. All processes of a run share the seeds of the
+    sampler and the projection. Without an insecure seed, each process draws its own seeds for noise and forward passes
+    and does not send them to other processes.
     """
     entropy = secrets.randbits(ENTROPY_BITS) if insecure_seed is None else [insecure_seed, spent]
     shared = entropy if processes is None else processes.agree(entropy)
@@ -252,7 +252,7 @@ def _check_length(state: torch.Tensor, device: torch.device) -> None:
 def philox_state(seed: np.random.SeedSequence) -> tuple[int, int]:
     """Return a random seed and a random offset for a CUDA generator.
 
-    The seed has 64 bits. The offset is a multiple of 4 below 2^62, which has 60 random bits.
+    The seed has 64 bits. The offset is a multiple of 4 below 2^62, so it has 60 random bits.
     """
     key, offset = seed.generate_state(2, np.uint64)
     return int(key), int(offset) % LARGEST_OFFSET // 4 * 4

@@ -143,9 +143,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._check_groups()
 
     def _share(self) -> None:
-        """Use the groups, the defaults and the state of the wrapped optimizer as own ones.
+        """Share the groups, the defaults and the state of the wrapped optimizer.
 
-        Schedulers and checkpoints of the private optimizer then change those of the wrapped one.
+        Schedulers and checkpoints of the private optimizer then act on the wrapped optimizer.
         """
         for name in ("param_groups", "defaults", "state"):
             setattr(self, name, getattr(self._original, name))
@@ -203,7 +203,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier ``z``: standard deviation of the noise over sensitivity."""
+        """The noise multiplier ``z``: noise standard deviation divided by sensitivity."""
         return self._plan.noise_multiplier
 
     @property
@@ -430,7 +430,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             The mean of the losses, 0 for an empty batch. The mean depends on private records and has no noise.
 
         Raises:
-            InvalidParameterError: :meth:`backward_on` or :meth:`step` raises it.
+            InvalidParameterError: :meth:`backward_on` or :meth:`step` raises this error.
             UnsupportedError: All planned steps are released, or ``torch.vmap`` cannot run the loss function.
         """
         mean = self.backward_on(loss_fn, batch, micro_batch_size, one_by_one=one_by_one)
@@ -517,7 +517,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def _check_groups(self) -> None:
         """Raise an error unless the wrapped optimizer has exactly the trained tensors.
 
-        Frozen tensors may be in it too.
+        Frozen tensors in the optimizer are ignored. The error is :class:`InvalidParameterError`.
         """
         held = {*self._held()}
         for view in self._views:

@@ -278,7 +278,7 @@ def full_precision() -> Iterator[None]:
     """Switch off autocast, reduced-precision products and autograd within the block.
 
     The clipped norm must be the norm of the summed gradient, so both need full precision. torch has two interfaces to
-    the precision of matrix products. Both have their previous values after the block.
+    the precision of matrix products. Both are restored after the block.
     """
     restores = _precision_restores()
     torch.set_float32_matmul_precision("highest")

@@ -1,7 +1,7 @@
 """The plan of a private training run, which is both executed and accounted.
 
 The training code executes the plan, and the accountant computes epsilon from the same plan. So the accounting matches
-the training if the training code does what its plan states. This module also has the options that :func:`make_private`
+the training if the training code does what the plan states. This module also has the options that :func:`make_private`
 accepts for batches and algorithms.
 """
 
@@ -137,8 +137,8 @@ def drawn_from(batch: Sequence[int], most: int, generator: Any) -> list[int]:
 def batches_of(batches: "str | Batches") -> Batches:
     """Return a sampling scheme; a name becomes the scheme with default options.
 
-    Raises :class:`UnsupportedError` for a scheme that has no private loader, and :class:`InvalidParameterError` for
-    anything else.
+    Raises :class:`UnsupportedError` for a scheme that has no private loader, and :class:`InvalidParameterError` if
+    ``batches`` is not a scheme.
     """
     if isinstance(batches, str):
         if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:

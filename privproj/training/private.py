@@ -99,7 +99,7 @@ def make_private(
             batches are drawn as accounted. A loader with its own sampler raises an error.
         max_grad_norm: The clipping norm ``C``: the largest Frobenius norm of one record's gradient over all trained
             tensors, from 1e-20 to 1e12, in the unit of the gradients.
-        noise_multiplier: ``z``, the standard deviation of the noise over the sensitivity, from 1e-12 to 1e12. The
+        noise_multiplier: ``z``, the standard deviation of the noise divided by the sensitivity, from 1e-12 to 1e12. The
             sensitivity is ``C``, or ``2C`` under replace. Give either this, or ``epsilon`` and ``delta``.
         epsilon: The target epsilon, above 0 and at most 1e9. The noise is calibrated so that all planned steps,
             together with earlier releases of the ledger and of the subspace, meet this target. None:

@@ -24,7 +24,7 @@ BUCKET = 2**27  # bytes that processes exchange at once; a larger tensor is sent
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run: their number ``size``, and the ``rank`` of this one.
+    """The processes of a run: their number ``size``, and the ``rank`` of this process.
 
     Ranks count from 0. If ``size`` is 1, no method communicates.
     """

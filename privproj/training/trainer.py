@@ -305,7 +305,9 @@ class _ReleasesAreSteps(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Set the number of steps, and move the learning-rate schedule on accordingly.
+        """Set the number of steps, and advance the learning-rate schedule.
+
+        The number of steps becomes the number of releases.
 
         Raises :class:`InvalidParameterError` if the ledger has fewer releases than the checkpoint, and
         :class:`UnsupportedError` if the ledger has releases but no checkpoint is resumed.

@@ -278,7 +278,7 @@ class M2(ClippedSum):
 
     @property
     def alike(self) -> "M2":
-        """The equivalent mechanism with one layer; without one, the mechanism itself.
+        """The equivalent mechanism with one layer, or the mechanism itself if none exists.
 
         If all layers have the same ``dim`` and ``rank`` and clipping is joint, the profile is that of a single layer
         (C5).

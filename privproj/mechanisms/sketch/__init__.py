@@ -204,7 +204,7 @@ def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 def check_finite_divergence(mechanism: Sketch) -> None:
     """Raise an error unless ``gamma`` is above 1.
 
-    If it is not, the Renyi divergence is infinite at every order above 1.
+    If it is not, the bounds on the Renyi divergence are infinite at every order.
 
     Raises:
         UnsupportedError: ``gamma`` is at most 1.

@@ -103,8 +103,8 @@ def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> Epsil
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
     """Return epsilon at a log delta, with optimal ``t`` and ``R``.
 
-    ``log_tail`` is that of :func:`_early_rule`. For the largest possible ``t``, ``log_tail(t)`` is all of delta. For a
-    smaller ``t``, the rest of delta determines ``R``.
+    ``log_tail`` is that of :func:`_early_rule`. For the largest possible ``t``, ``e^log_tail(t)`` is all of delta. For
+    a smaller ``t``, the rest of delta determines ``R``.
     """
     rank = mechanism.needed_rank
     x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper

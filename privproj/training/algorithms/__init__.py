@@ -36,7 +36,7 @@ def load(name: str) -> Any:
         name: One of :data:`ALGORITHMS`.
 
     Returns:
-        Its :class:`privproj.training.view.Algorithm`.
+        The record, a :class:`privproj.training.view.Algorithm`.
 
     Raises:
         InvalidParameterError: There is no algorithm of that name.

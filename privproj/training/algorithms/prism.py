@@ -219,7 +219,10 @@ class _Tangent(NamedTuple):
         return torch.cat([part.flatten() for part in self])
 
     def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
-        """Return ``beta xi + (1 - beta) other`` for two tangent vectors at the same point."""
+        """Return ``beta xi + (1 - beta) other``, where ``xi`` is this tangent vector.
+
+        Both tangent vectors are at the same point.
+        """
         return _Tangent(*(beta * one + (1.0 - beta) * another for one, another in zip(self, other, strict=True)))
 
 
@@ -269,10 +272,10 @@ def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
 
 
 def _moved(a: Tensor, ascent_a: Tensor, core: Tensor, b: Tensor, ascent_b: Tensor, rate: float) -> Point:
-    """Return the best low-rank matrix for ``A core B^T - rate (dA B^T + A dB^T)``.
+    """Return a low-rank approximation of ``A core B^T - rate (dA B^T + A dB^T)``.
 
-    ``A`` is ``a``, ``B`` is ``b``, ``dA`` is ``ascent_a`` and ``dB`` is ``ascent_b``. The rank is the number of columns
-    of ``A``.
+    ``A`` is ``a``, ``B`` is ``b``, ``dA`` is ``ascent_a`` and ``dB`` is ``ascent_b``. The result is the best
+    approximation whose rank is the number of columns of ``A``.
     """
     # [A, dA] [[core, -rate I], [-rate I, 0]] [B, dB]^T.
     one = torch.eye(len(core), dtype=core.dtype, device=core.device)
@@ -374,8 +377,8 @@ class _TangentView(View):
     """The view of PRISM: the projection ``P_T(G_j)`` to the tangent space.
 
     ``G_j`` is the gradient of record ``j``. The norm of the projection is clipped, and noise is added to the
-    coordinates of the sum. The squared norm is a sum of two squares, ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T
-    U|^2``, so no digits cancel.
+    coordinates of the sum. The squared norm is a sum of two squares,
+    ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, so no digits cancel.
     """
 
     def __init__(self, trained: _TrainedLowRank, plan: Plan, rank: int) -> None:
