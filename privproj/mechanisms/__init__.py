@@ -1,6 +1,7 @@
-"""Define mechanisms, which are frozen dataclasses, and their bounds.
+"""Define mechanisms and their bounds.
 
-:mod:`privproj.mechanisms.registry` lists the bounds.
+A mechanism is a frozen dataclass with the parameters of one release. :mod:`privproj.mechanisms.registry` lists the
+bounds.
 """
 
 from privproj.lazy import lazy_names

@@ -10,19 +10,19 @@ from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, p
 
 
 class Lift(NamedTuple):
-    """The noise and the projection error of the update that a release determines (C38).
+    """The noise and the projection error of the update of one release (C38).
 
     The update ``U`` is the release mapped back to the size of the gradient. Let ``S`` be the sum of the clipped
-    records, with ``n d`` entries, ``C`` the clipping norm and ``z`` the noise multiplier. Then ``E U = S`` and
+    gradients, with ``n d`` entries, ``C`` the clipping norm and ``z`` the noise multiplier. Then ``E U = S`` and
 
         E|U - S|^2 = (factor - 1) |S|^2 + n d (noise z C)^2.
 
-    DP-SGD with the noise multiplier ``noise z`` adds as much noise.
+    The noise in ``U`` is as large as that of DP-SGD with the noise multiplier ``noise z``.
 
     Attributes:
         noise: The ratio of the effective noise multiplier to the noise multiplier ``z``.
         factor: The projection factor, ``E|U|^2/|S|^2`` without noise; 1 if nothing is projected.
-        released: The number of entries of a release; None if the size of the gradient is not known.
+        released: The number of entries of the release; None if the size of the gradient is not known.
         of: The number of entries of the gradient; None if it is not known.
     """
 
@@ -43,10 +43,10 @@ class Mechanism:
     * ``example``: parameters of an example, as ``name=value`` pairs.
     * ``requirements``: the requirements on the program.
     * ``default_relation``: the neighboring relation if none is given; None for add-remove.
-    * ``poisson``: whether Poisson sampling has an amplification theorem.
+    * ``poisson``: whether there is an amplification theorem for Poisson sampling.
     * ``remedy``: what makes epsilon smaller, for error messages.
     * ``with_rank``: whether epsilon "grows" or "falls" with the rank, or first falls and then grows ("u-shaped").
-    * ``finds_rank``: whether the rank can be calibrated.
+    * ``finds_rank``: whether the rank query supports the mechanism.
     * ``can_be_sampled``: whether some bound holds under subsampling.
     * ``deviation_over_scale``: the standard deviation of the noise, divided by the noise multiplier times the
       sensitivity: ``sqrt(2)`` for Laplace noise, otherwise 1.
@@ -66,9 +66,10 @@ class Mechanism:
     noise_multiplier = None
 
     def __new__(cls, *unnamed: object, **parameters: Any) -> Self:
-        """Return a mechanism, or :class:`MechanismColumns` for array parameters.
+        """Return a mechanism, or a :class:`MechanismColumns` for array parameters.
 
-        The result is a :class:`MechanismColumns` if any parameter, except a flag, is a list or an array.
+        The result is a :class:`MechanismColumns` if a parameter other than a flag or ``layers`` is a list, a tuple, a
+        range or an array.
 
         Raises:
             InvalidParameterError: A parameter is unknown, or given without its name.
@@ -94,20 +95,20 @@ class Mechanism:
 
     @classmethod
     def call_text(cls, without: str = "") -> str:
-        """Return a call that makes such a mechanism, for error messages.
+        """Return the text of a call that makes such a mechanism, for error messages.
 
         Args:
             without: The name of the calibrated parameter, which is omitted.
 
         Returns:
-            The call, with ``...`` for the values.
+            The text of the call, with ``...`` for the values.
         """
         names = (pair.split("=")[0] for pair in cls.example.split())
         return f"{cls.__name__}({', '.join(f'{name}=...' for name in names if name != without)})"
 
     @property
     def clipping_requirements(self) -> tuple[str, ...]:
-        """The requirements on clipping that depend on the parameters."""
+        """The requirements on clipping that only some parameters cause."""
         return ()
 
     @property
@@ -117,9 +118,9 @@ class Mechanism:
 
     @property
     def projects_apart(self) -> bool:
-        """Whether one release uses several projections.
+        """Whether one release uses several projections that must be independent.
 
-        Some bounds require that these projections are independent (C6).
+        Some bounds hold only if these projections are independent (C6).
         """
         return False
 
@@ -137,11 +138,11 @@ class Mechanism:
     def for_replacement(self) -> "Mechanism":
         """Return the mechanism under the replace relation.
 
-        The noise multiplier is relative to the sensitivity under this relation, so it does not change. Subclasses
-        change other parameters that depend on the relation.
+        The noise multiplier does not change, because it is relative to the sensitivity under the same relation.
+        Subclasses change other parameters that depend on the relation.
 
         Returns:
-            The mechanism; by default the same one.
+            The mechanism; by default this mechanism itself.
         """
         return self
 
@@ -163,11 +164,11 @@ class Mechanism:
         return 10**6
 
     def notes(self) -> list[str]:
-        """Return warnings for every result of this mechanism."""
+        """Return warnings that every result of this mechanism must contain."""
         return []
 
     def lift(self) -> Lift | None:
-        """Return noise and projection error of the update; None if there is no update."""
+        """Return the noise and projection error of the update; None if there is no update."""
         return None
 
     def parameters(self) -> dict[str, object]:
@@ -188,10 +189,10 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class MechanismColumns:
-    """A class of mechanisms with arrays of parameters.
+    """A class of mechanisms with arrays of parameters, one row for each mechanism.
 
-    ``epsilons``, ``deltas`` and ``sigmas`` accept it. It is not a :class:`Mechanism`, so functions for one mechanism
-    reject it.
+    ``epsilons``, ``deltas`` and ``sigmas`` accept such an object. It is not a :class:`Mechanism`, so functions for one
+    mechanism raise an error for it.
     """
 
     kind: type[Mechanism]
@@ -199,9 +200,9 @@ class MechanismColumns:
 
 
 def is_column(name: str, value: object) -> bool:
-    """Return whether a value is a list, a tuple, a range or an array.
+    """Return whether the value of a parameter is a list, tuple, range or array.
 
-    The result is False for ``layers``, because all rows share them.
+    The result is False for ``layers``, because all rows share the same layers.
     """
     return name != "layers" and (isinstance(value, list | tuple | range) or len(getattr(value, "shape", ())) > 0)
 
@@ -219,7 +220,7 @@ class NoisyMechanism(Mechanism):
 
     @property
     def mu(self) -> float:
-        """The ratio ``mu = 1/z`` of the sensitivity to the noise.
+        """The ratio ``mu = 1/z`` of the sensitivity to the scale of the noise.
 
         Raises:
             InvalidParameterError: The noise multiplier was omitted.
@@ -228,7 +229,7 @@ class NoisyMechanism(Mechanism):
 
     @property
     def z(self) -> float:
-        """The noise multiplier ``z``, the ratio of the noise to the sensitivity.
+        """The noise multiplier ``z``, the ratio of noise scale to sensitivity.
 
         Raises:
             InvalidParameterError: The noise multiplier was omitted.
@@ -238,7 +239,9 @@ class NoisyMechanism(Mechanism):
         return self.noise_multiplier
 
     def for_group(self, size: int) -> "Mechanism":
-        """Return the mechanism for a group, whose sensitivity is ``size`` times as large.
+        """Return the mechanism for a group of records of one user.
+
+        The sensitivity for a group is ``size`` times as large.
 
         Args:
             size: The number of records of the user, at least 1.
@@ -251,11 +254,11 @@ class NoisyMechanism(Mechanism):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ClippedSum(NoisyMechanism):
-    """A noisy sum of clipped records, optionally released with a noisy count (C31).
+    """A noisy sum of clipped gradients, optionally released with a noisy count (C31).
 
     The count determines the clipping norm of later releases (adaptive clipping). It is the sum of ``b_i - 1/2`` over
-    the records of the batch, where ``b_i`` is 1 for a record that was not clipped and 0 otherwise. Its sensitivity is
-    1/2, or 1 under replace.
+    the records of the batch, where ``b_i`` is 1 for a record that was not clipped and 0 otherwise. The sensitivity of
+    the count is 1/2, or 1 under replace.
     """
 
     adaptive_clipping_sigma: float | None = parameter(
@@ -264,7 +267,7 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def clipping_requirements(self) -> tuple[str, ...]:
-        """The requirements on the count and on the noise under adaptive clipping."""
+        """The requirements of adaptive clipping on the count and on the noise."""
         return (Requirement.NOISE_AT_ADAPTED_CLIP, Requirement.CENTERED_COUNT) if self.adapts_clip else ()
 
     @property
@@ -274,19 +277,20 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def adaptive_count_shift(self) -> float:
-        """The square ``c^2`` of the ratio of the sensitivity of the count to its noise.
+        """The square ``c^2`` of the ratio ``c = (1/2)/S`` for the count.
 
-        It is 0 without a count.
+        ``S`` is ``adaptive_clipping_sigma``, the standard deviation of the noise on the count. The value is 0 without a
+        count.
         """
         # c = (1/2)/S (C31)
         return 0.0 if self.adaptive_clipping_sigma is None else (0.5 / self.adaptive_clipping_sigma) ** 2
 
     @property
     def mu_with_count(self) -> float:
-        """The ratio of the joint sensitivity of sum and count to the noise, rounded up.
+        """The ratio of sensitivity to noise of sum and count together, rounded up.
 
-        It is ``sqrt(mu^2 + c^2)`` for the ratios ``mu`` of the sum and ``c`` of the count, without a projection. It is
-        ``mu`` without a count.
+        It is ``sqrt(mu^2 + c^2)``, where ``mu`` and ``c`` are the ratios of the sum and of the count. This holds if the
+        sum is not projected. Without a count the value is ``mu``.
 
         Raises:
             InvalidParameterError: The noise multiplier was omitted.
@@ -318,7 +322,7 @@ class ClippedSum(NoisyMechanism):
             size: The number of records of the user, at least 1.
 
         Returns:
-            The mechanism with the noise multiplier and the standard deviation of the count divided by ``size``.
+            The mechanism with its noise multiplier and its ``adaptive_clipping_sigma`` divided by ``size``.
         """
         return _with_count(super().for_group(size), self.adaptive_clipping_sigma, size)
 
@@ -328,15 +332,15 @@ class ClippedSum(NoisyMechanism):
         A clipped record may replace one that is not clipped, so the sensitivity of the count doubles.
 
         Returns:
-            The mechanism with the standard deviation of the count divided by two.
+            The mechanism with its ``adaptive_clipping_sigma`` divided by two.
         """
         return _with_count(self, self.adaptive_clipping_sigma, 2)
 
 
 def _with_count(mechanism: Mechanism, sigma: float | None, size: int) -> Mechanism:
-    """Return the mechanism with the noise on the count divided by ``size``.
+    """Return the mechanism with the noise ``sigma`` on the count divided by ``size``.
 
-    A count whose sensitivity is ``size`` times as large is equivalent to a count with less noise.
+    This is equivalent to a count whose sensitivity is ``size`` times as large.
     """
     if sigma is None:
         return mechanism

@@ -15,36 +15,37 @@ ALL_RELATIONS = tuple(NeighboringRelation)
 
 GUARANTEES = (Status.PROVED, Status.CONDITIONAL)  # statuses under which a number is a guarantee
 
+# fields of bounds that hold for one record under add-remove and zero-out, but not for a group or under replace
 OF_ONE_RECORD: dict[str, Any] = {
     "of_group": None,
     "relations": (NeighboringRelation.ADD_REMOVE, NeighboringRelation.ZERO_OUT),
 }
-"""Fields of a bound about one record that is added or removed: not about a group, nor about a replaced record."""
 
 
 def _assumes_rank_one(mechanism: Mechanism) -> tuple[Assumption, ...]:
     """Return the assumption that neighboring sums differ by a matrix of rank one.
 
-    There is no assumption if the shape of the query allows no larger rank.
+    If the shape of the query rules out a larger rank, the tuple is empty.
     """
     return () if getattr(mechanism, "largest_rank", None) == 1 else (DataAssumption.DIFFERENCE_RANK.at(k=1),)
 
 
+# fields of bounds that hold under add-remove and zero-out if the difference has rank one; a group has a larger rank
 OF_RANK_ONE: dict[str, Any] = {
     "relations": OF_ONE_RECORD["relations"],
     "status": Status.CONDITIONAL,
     "assumptions": _assumes_rank_one,
 }
-"""Fields of a bound about one record whose difference has rank one; the differences of a group have larger ranks."""
 
 Support = Literal["split", "tau", "adaptive-clipping", "fixed-projection", "shared-projection", "one-vector"]
 
 
 @dataclass(frozen=True)
 class OverRun:
-    """A bound that accounts for a whole run by its own function.
+    """A bound that accounts for a whole run by a function of its own.
 
-    ``over_run`` returns the curve of a run and raises :class:`privproj.UnsupportedError` if no theorem covers the run.
+    ``over_run`` maps a run to its privacy curve. It raises :class:`privproj.UnsupportedError` if no theorem covers the
+    run.
     """
 
     over_run: Callable[[Run], Curve]
@@ -55,7 +56,7 @@ class Flaw(NamedTuple):
 
     Attributes:
         reason: The counterexample or the unspecified constant, and which bound to use instead.
-        affects: Returns whether the flaw concerns the parameters of a mechanism; otherwise the bound holds.
+        affects: Called with a mechanism; returns whether the flaw exists at its parameters. If not, the bound holds.
     """
 
     reason: str
@@ -72,30 +73,32 @@ class Bound:
         summary: A noun phrase for tables.
         formula: The formula in plain text.
         source: The paper and the theorem, or the argument if the theorem is our own.
-        representation: Returns the bound of one release of a mechanism: its privacy profile, or an object whose
-            ``over_run`` returns the curve of a run.
+        representation: Called with a mechanism; returns the bound of one release, for example as a privacy profile or a
+            Renyi curve, or an :class:`OverRun`.
         proof: The claim of docs/proofs.md that proves or refutes the theorem; empty if the source is enough.
-        of_group: Returns the bound for several records of one user. "same" means ``representation``. None means that
-            the theorem does not cover groups.
-        exact: Whether two neighboring datasets attain the bound: True, False, or a function that decides it for the
-            parameters of a mechanism. "given-projection" means that the bound is exact for an adversary who also
-            observes the projections (C4).
-        worst_differences: Returns privacy profiles, each for one difference between neighboring sums that no assumption
-            rules out, usually the worst first. No accounting gives a smaller delta if the adversary observes the
-            projections (C28). None means that no such profile is known.
+        of_group: Called with the mechanism for a group of records of one user; returns the bound, as ``representation``
+            does. "same" means ``representation``. None means that the theorem does not cover groups.
+        exact: Whether two neighboring datasets attain the bound: True, False, or a function of the mechanism that
+            returns one of them. "given-projection" means that the bound is exact for an adversary who also observes the
+            projections (C4).
+        worst_differences: Called with a mechanism; returns privacy profiles, usually the largest first. Each is the
+            profile for one difference between neighboring sums that the assumptions allow. So each is a lower bound on
+            delta if the adversary observes the projections (C28). None means that no such profile is known.
         status: Proved, conditional, asymptotic or refuted.
         flaw: Why a refuted or asymptotic bound is not a guarantee.
-        assumptions: Returns the assumptions on the data. A bound with an assumption is conditional, otherwise proved.
-        check: Raises :class:`InvalidParameterError` or :class:`UnsupportedError` unless the theorem covers the
-            parameters of a mechanism.
+        assumptions: Called with a mechanism; returns the assumptions on the data. A bound with an assumption is
+            conditional, otherwise proved.
+        check: Called with a mechanism; raises :class:`InvalidParameterError` or :class:`UnsupportedError` if the
+            theorem does not cover its parameters.
         relations: The neighboring relations under which the theorem holds.
-        supports: Further cases that the theorem covers: a division of delta between two events that the user sets
-            ("split"), a value of its free parameter that the user sets ("tau"), the noisy count of adaptive clipping
-            ("adaptive-clipping", C31), one projection for all releases ("fixed-projection"), or dependent projections
-            of the layers ("shared-projection", C6). "one-vector" limits the theorem to sketches of one vector (C14).
+        supports: Further cases that the theorem covers. "split": the user may set how delta is divided between two
+            events. "tau": the user may set the free parameter ``tau``. "adaptive-clipping": the release may include the
+            noisy count (C31). "fixed-projection": one projection may be used for all releases. "shared-projection": the
+            projections of the layers may be dependent (C6). "one-vector" is a restriction: the theorem covers sketches
+            of one vector only (C14).
         version: An integer that increases whenever a value of the bound may change.
-        example: The options of an example command. The default is the example of the mechanism. For a claim without a
-            number it is a whole command that uses another bound.
+        example: The options of an example command. The default is the example of the mechanism. For a claim that has no
+            formula, the example is a whole command with another bound.
     """
 
     name: str
@@ -126,7 +129,7 @@ class Bound:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The pair of the names of the mechanism and of the bound."""
+        """The pair of the name of the mechanism and the name of the bound."""
         return self.mechanism.name, self.name
 
     @property
@@ -136,15 +139,16 @@ class Bound:
 
     @property
     def reason(self) -> str:
-        """Why the bound is not a guarantee; empty if it is one."""
+        """Why the bound is not a guarantee; empty if the bound is a guarantee."""
         return self.flaw.reason if self.flaw else ""
 
     @property
     def default_relation(self) -> str | None:
         """The neighboring relation if none is given.
 
-        It is the default of the mechanism if the bound holds under it, otherwise zero-out, under which the number of
-        records is public too. None means the default of the sampling scheme.
+        It is the default of the mechanism if the bound holds under that relation. Otherwise it is zero-out, because
+        the number of records is public under zero-out, as it is under replace. None means the default of the sampling
+        scheme.
         """
         default = self.mechanism.default_relation
         return default if default is None or default in self.relations else NeighboringRelation.ZERO_OUT
@@ -152,14 +156,14 @@ class Bound:
     def is_exact(self, mechanism: Mechanism) -> bool:
         """Return whether the bound is exact at these parameters.
 
-        Two neighboring datasets then attain it, for an adversary who observes the release only.
+        It is exact if two neighboring datasets attain it for an adversary who observes the release only.
         """
         return self.exact(mechanism) if callable(self.exact) else self.exact is True
 
     def requirements(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
         """Return the requirements on the program, for any parameters of the mechanism.
 
-        A bound that holds for a fixed projection has no requirements on projections.
+        A bound that holds for a fixed projection does not require fresh projections.
         """
         of_mechanism = (
             requirement
@@ -171,8 +175,8 @@ class Bound:
         return (*of_mechanism, *of_projection, *of_vector)
 
     def guarantees(self, mechanism: Mechanism) -> bool:
-        """Return whether the bound is proved at these parameters.
+        """Return whether the bound is a guarantee at these parameters.
 
-        The proof may depend on assumptions on the data.
+        The guarantee may depend on assumptions on the data.
         """
         return self.flaw is None or not self.flaw.affects(mechanism)

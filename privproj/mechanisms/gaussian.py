@@ -24,7 +24,8 @@ class Gaussian(ClippedSum):
             1e12; None only for the sigma query.
         adaptive_clipping_sigma: ``S``, the standard deviation of the noise on the count that adapts the clipping norm,
             from 1e-12 to 1e12. The count is ``sum(b_i - 1/2)``, where ``b_i`` is 1 if record ``i`` of the batch was not
-            clipped. A 0/1 count has twice the sensitivity and needs twice the noise. None means a fixed clipping norm.
+            clipped, else 0. The plain count ``sum(b_i)`` has twice the sensitivity and needs twice the noise. None
+            means a fixed clipping norm.
 
     Raises:
         InvalidParameterError: A value is outside its range.
@@ -62,9 +63,9 @@ ANALYTIC = Bound(
 
 
 def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
-    """Return the probability that the absolute privacy loss exceeds epsilon.
+    """Return the probability that the absolute privacy loss exceeds eps.
 
-    As a function of epsilon it is an upper bound of the privacy profile.
+    As a function of eps, this probability is a loose upper bound of the privacy profile.
     """
     mu = mechanism.mu_with_count
 
@@ -105,9 +106,9 @@ GDP = Bound(
 
 
 def classical_rule(mu: float, constant: float = 1.25) -> EpsilonDeltaRule:
-    """Return the rule ``eps = mu sqrt(2 ln(constant/delta))``.
+    """Return the rule ``eps = mu sqrt(2 ln(constant/delta))`` of one Gaussian release.
 
-    It is proved for ``0 < eps < 1`` only. ``mu`` is the ratio of sensitivity to noise. The textbook rule has the
+    The rule is proved for ``0 < eps < 1`` only. ``mu`` is the ratio of sensitivity to noise. The textbook rule has the
     constant 1.25.
     """
     return EpsilonDeltaRule(
@@ -151,7 +152,7 @@ CLASSICAL_2 = Bound(
 def rdp_of(mechanism: ClippedSum) -> RenyiCurve:
     """Return the Renyi curve of one release.
 
-    The curve includes the moments that Poisson sampling needs (C15).
+    The result also has the moments that accounting for Poisson sampling needs (C15).
     """
     mu = mechanism.mu_with_count
     # ln E_Q[R^j] = j (j - 1) mu^2 / 2, R the likelihood ratio (C15).

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 class Laplace(NoisyMechanism):
     """The Laplace mechanism, which adds Laplace noise to a query.
 
-    The scale of the noise is ``z`` times the sensitivity in the 1-norm.
-
     Args:
-        noise_multiplier: ``z``, the ratio of the scale of the noise to the sensitivity, from 1e-12 to 1e12; None only
-            for the sigma query.
+        noise_multiplier: ``z``, the ratio of the scale of the noise to the sensitivity in the 1-norm, from 1e-12 to
+            1e12; None only for the sigma query.
 
     Raises:
         InvalidParameterError: The noise multiplier is outside its range.

@@ -1,9 +1,9 @@
 """Map published training methods to the mechanisms that account for them.
 
-For a method whose privacy claim is refuted, the mechanisms replace it. ``privproj explain NAME`` and
-``privproj bounds NAME`` read this table, errors for an unknown mechanism name its entries, and
-``docs/published-methods.md`` is written from it. The rows are in ``methods.toml``, and in the files of this name of
-optional features.
+For a method whose privacy claim is refuted, these are mechanisms to use instead. ``privproj explain NAME`` and
+``privproj bounds NAME`` print entries of this table, and the error for an unknown mechanism refers to them.
+``docs/published-methods.md`` is written from the table. The table is in the file ``methods.toml`` of this package, and
+in files of the same name in optional features.
 """
 
 import re
@@ -22,12 +22,13 @@ class _Method:
     Attributes:
         name: The name in the literature.
         also: Names of other methods with the same entry.
-        mechanisms: The names of mechanisms that account for it, the most common one first; empty if none does.
+        mechanisms: The names of mechanisms that account for the method, the most common one first; empty if no
+            mechanism does.
         released: The outputs that an adversary observes over all steps.
-        accounted: How to account for it.
-        mistake: A common mistake.
+        accounted: How to account for the method.
+        mistake: A common mistake in accounting for the method.
         source: The paper.
-        refuted: The counterexample to its privacy claim, in a clause; empty unless the claim is refuted.
+        refuted: The counterexample to the privacy claim of the method, as a clause; empty if the claim is not refuted.
     """
 
     name: str
@@ -59,9 +60,9 @@ LORA_NAMES = ("lora", "qlora", "peft")  # the mechanism depends on what is clipp
 
 
 def find_method(name: str) -> _Method | None:
-    """Return the method of this name, or None.
+    """Return the method of this name; None if there is none.
 
-    Case, hyphens, underscores and spaces are ignored.
+    Case, hyphens, underscores and spaces in the name are ignored.
     """
     requested = _spelling(name)
     return next((m for m in METHODS if requested in map(_spelling, (m.name, *m.also))), None)
@@ -70,8 +71,8 @@ def find_method(name: str) -> _Method | None:
 def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: str = "") -> PrivprojError:
     """Return the error for a name that is not a mechanism.
 
-    The error names the mechanisms that account for a published method, or the counterexample to its claim. For other
-    names it suggests the nearest ones.
+    If the name is a published method, the error names the mechanisms that account for the method, or states the
+    counterexample to its privacy claim. For other names the error suggests the nearest names of mechanisms.
     """
     method = find_method(name)
     if _spelling(name) in LORA_NAMES:

@@ -1,7 +1,7 @@
 """Define claims that are not guarantees (C22).
 
-Each claim has a counterexample or an unspecified constant. The evaluation of a claim without a formula raises
-:class:`UnsupportedError`. Refuted methods that are not mechanisms here, such as R1SMG, are in ``methods.toml``.
+A claim is refuted by a counterexample, or has an unspecified constant. If a claim has no formula, evaluating it raises
+:class:`UnsupportedError`. Refuted methods without a mechanism in privproj, such as R1SMG, are in ``methods.toml``.
 """
 
 import math
@@ -18,9 +18,10 @@ from privproj.run import Run
 
 
 def _without_a_number(claim: str, reason: str, **fields: Any) -> Bound:
-    """Return the bound of a claim that has no formula to evaluate.
+    """Return the record of a claim that has no formula to evaluate.
 
-    Its evaluation raises :class:`UnsupportedError`.
+    Evaluating the claim raises :class:`UnsupportedError`, whose message is ``claim`` and ``reason``. ``fields`` are
+    other fields of the record.
     """
 
     def refuse(mechanism: Mechanism) -> Any:

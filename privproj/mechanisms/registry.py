@@ -1,8 +1,8 @@
 """List the bounds of all mechanisms.
 
-To add a bound, write a record in the module of its mechanism and add one line here. For an optional feature, add an
-entry to the table ``BOUNDS`` of its plugin instead. The first bound of a mechanism is its default. A module is imported
-when one of its bounds is needed.
+The record of a bound is a :class:`privproj.mechanisms.bound.Bound`. To add a bound, write its record in the module of
+the mechanism and add one line here. For an optional feature, add an entry to the table ``BOUNDS`` of its plugin
+instead. The first bound of a mechanism is its default. A module is imported when one of its bounds is needed.
 """
 
 from functools import cache
@@ -22,9 +22,9 @@ class Baseline(NamedTuple):
 
     Attributes:
         label: The name of the baseline in the comparison; ``{k}`` is replaced by the rank of the difference.
-        runs: For which runs it is used: "single" (one release on the whole dataset), "composed" (all others),
-            "unsampled" (sampling rate 1) or "any".
-        split: The published division of delta, if the bound has one.
+        runs: The runs for which the baseline is used: "single" (one release on the whole dataset), "composed" (all
+            other runs), "unsampled" (sampling rate 1) or "any".
+        split: How the published bound divides delta between two events; None if it does not.
     """
 
     label: str
@@ -33,12 +33,12 @@ class Baseline(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Where a bound is defined, and its role.
+    """The entry of a bound in the registry: where the bound is defined, and its role.
 
     Attributes:
-        place: ``"module:NAME"``, where the module is one of :mod:`privproj.mechanisms`, or a full name for an optional
-            feature.
-        role: "renyi" for the bound whose Renyi curve the Renyi accountants use, a baseline, or None.
+        place: ``"module:NAME"``. The module is relative to :mod:`privproj.mechanisms`, or has its full name if it
+            belongs to an optional feature.
+        role: "renyi" for the bound whose Renyi curve Renyi accountants use, a :class:`Baseline`, or None.
     """
 
     place: str
@@ -98,12 +98,12 @@ _LINES: dict[Key, Line] = {
 
 @cache
 def _all_lines() -> dict[Key, Line]:
-    """Return the entries of the core and of all optional features."""
+    """Return the registry entries of the core and of all optional features."""
     return {**_LINES, **{key: Line(*line) for key, line in plugin_table("BOUNDS").items()}}
 
 
 def lines_of(mechanism: str) -> dict[Key, Line]:
-    """Return the entries of the registry for a mechanism, its default first.
+    """Return the registry entries for a mechanism, the default bound first.
 
     Optional features are loaded only for a mechanism that the core does not have.
     """
@@ -112,7 +112,7 @@ def lines_of(mechanism: str) -> dict[Key, Line]:
 
 
 def bound_names() -> tuple[Key, ...]:
-    """Return the names of the mechanism and of the bound for every bound."""
+    """Return the pairs ``(mechanism, bound)`` of names for all bounds."""
     return tuple(_all_lines())
 
 
@@ -134,7 +134,7 @@ def _load_bound(key: Key) -> Bound:
 def registry() -> tuple[Bound, ...]:
     """Return the records of all bounds.
 
-    The bounds of one mechanism are together, its default first.
+    The bounds of one mechanism follow each other, and the first one is the default.
 
     >>> from privproj import M2
     >>> from privproj.mechanisms.registry import registry
@@ -145,12 +145,12 @@ def registry() -> tuple[Bound, ...]:
 
 
 def bounds_of(mechanism: type[Mechanism]) -> tuple[Bound, ...]:
-    """Return the bounds of a mechanism, its default first."""
+    """Return the records of the bounds of a mechanism, the default bound first."""
     return tuple(map(_load_bound, lines_of(mechanism.name)))
 
 
 def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
-    """Return the bound of this name, or the default for None.
+    """Return the bound of this name; if ``name`` is None, the default bound.
 
     Raises:
         InvalidParameterError: The mechanism has no bound of this name.
@@ -164,7 +164,7 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
 
 
 def mechanism_named(name: str) -> type[Mechanism]:
-    """Return the class of the mechanism of this name.
+    """Return the class of the mechanism with this name.
 
     Raises:
         InvalidParameterError: There is no mechanism of this name.
@@ -179,16 +179,16 @@ def mechanism_named(name: str) -> type[Mechanism]:
 
 
 def baselines_of(mechanism: str) -> dict[str, Baseline]:
-    """Return the baselines of a mechanism by the names of their bounds.
+    """Return the baselines of a mechanism, by the names of their bounds.
 
-    They are in the order of the registry.
+    The order is that of the registry.
     """
     roles = {name: line.role for (_, name), line in lines_of(mechanism).items()}
     return {name: role for name, role in roles.items() if isinstance(role, Baseline)}
 
 
 def renyi_bound(mechanism: type[Mechanism]) -> Bound | None:
-    """Return the bound whose Renyi curve Renyi accountants use, or None."""
+    """Return the bound whose Renyi curve Renyi accountants use; None if there is none."""
     keys = [key for key, line in lines_of(mechanism.name).items() if line.role == "renyi"]
     return _load_bound(keys[0]) if keys else None
 

@@ -51,12 +51,12 @@ class PublicSketch(NoisyMechanism):
     fixed_projection: bool = flag("Use one sketching matrix for all steps.")
 
     def lift(self) -> Lift | None:
-        """Return noise and projection error of the update ``Y A``, as in C38.
+        """Return the noise and projection error of the update ``Y A`` (C38).
 
         ``Y`` is the sketch ``Q A^T + N``, and the mean of ``Y A`` is ``Q``.
 
         Returns:
-            The ratios, or None without ``dim``.
+            The two ratios, or None if ``dim`` is None.
         """
         if self.dim is None:
             return None
@@ -64,9 +64,10 @@ class PublicSketch(NoisyMechanism):
 
 
 def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
-    """Return the distribution of the squared sensitivity of one unit direction.
+    """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    It is in units of the noise variance. ``mu`` is the ratio of sensitivity to noise, and may be an array.
+    It is ``mu^2 |A u|^2`` for a unit vector ``u``, in units of the noise variance. ``mu`` is the ratio of sensitivity
+    to noise before sketching, and may be an array.
     """
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
@@ -74,9 +75,10 @@ def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivit
 
 
 def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """Return privacy profiles of differences, for lower bounds of delta (C28).
+    """Return privacy profiles of two differences, for lower bounds of delta (C28).
 
-    The differences have rank one, or are the limit of many directions with equal singular values.
+    The first difference has rank one. The second one is the limit of differences with more and more equal singular
+    values. It is omitted if ``dim`` is given, because ``dim`` limits the rank.
     """
     # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
     even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
@@ -116,11 +118,11 @@ EXACT_RANK1 = Bound(
 
 
 def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
-    """Return a Gaussian run at a bound on the norm of the sketched difference.
+    """Return a Gaussian run with a bound on the norm of the sketched difference.
 
-    The norm exceeds the bound with a small probability, which is added to delta (C16). For a difference ``D`` the norm
-    of ``D A^T`` is a Lipschitz function of the standard normals in ``A``, with constant ``|D|_op/sqrt(r)`` and mean at
-    most ``|D|_F``.
+    The norm exceeds the bound with a small probability, which is added to delta (C16). ``|D A^T|_F``, for a difference
+    ``D`` and ``A`` with ``r`` rows, is a function of the standard normal entries of ``sqrt(r) A``. The Lipschitz
+    constant of this function is ``|D|_op/sqrt(r)``, and its mean is at most ``|D|_F``.
     """
     root = math.sqrt(mechanism.needed_rank)
 

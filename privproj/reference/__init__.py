@@ -1,12 +1,16 @@
 """Compute reference values in mpmath at any precision, independently of privproj.
 
-Each formula has three implementations that share no code: floats with an outward margin, ball arithmetic in the feature
-that certifies, and mpmath at any precision here.
+Each formula has three implementations that share no code: floats with an outward margin, ball arithmetic for
+certificates, and mpmath at any precision in this package.
 
-Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``. It is written from the formula in its
-docstring, with more digits where the float code avoids a cancellation. A function that is named after a bound
-implements this bound of :mod:`privproj.mechanisms`, and takes the same parameters. :func:`value` returns the reference
-for :func:`privproj.evaluate`. No error is proved here; a higher precision confirms the digits.
+Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``. The code follows the formula in its
+docstring directly. If digits cancel, it uses more digits, whereas the float code avoids the cancellation. A function
+with the name of a bound implements this bound of :mod:`privproj.mechanisms`, with the same parameters. :func:`value`
+returns the reference for :func:`privproj.evaluate`. No error is proved here; a higher precision confirms the digits.
+
+Notation in this package: ``d`` is the dimension, ``r`` the rank, ``z`` the noise multiplier and ``T`` the number of
+steps. ``mu = 1/z`` is the sensitivity over noise. ``Phi`` is the standard normal distribution function. A delta or an
+``eps`` is that of one release, unless a function has ``steps``.
 """
 
 import inspect
@@ -23,6 +27,8 @@ from privproj.reference.calculus import Function, Real, evaluate_until_settled
 # The order of the stored results of benchmarks/reference_suite.py. The files of optional features come last.
 _NAMES = ("gaussian", "laplace", "composition", "m1", "m2", "wishart", "sketch", "sketch_public")
 _FEATURES = [plugin for plugin in plugins() if Path(plugin.__file__).with_name("reference.py").exists()]
+# The modules with the references of each mechanism, and those of optional features. A module may define any of DELTAS,
+# EPSILONS, OTHER_QUANTITIES, COARSE_DIGITS, LARGE_DIM_DIGITS and LOOSE.
 FAMILIES = [
     import_module(name)
     for name in (
@@ -30,15 +36,10 @@ FAMILIES = [
         *(f"{plugin.__package__}.reference" for plugin in _FEATURES),
     )
 ]
-"""The references of each mechanism, and those of optional features.
-
-A file may define any of ``DELTAS``, ``EPSILONS``, ``OTHER_QUANTITIES``, ``COARSE_DIGITS``, ``LARGE_DIM_DIGITS`` and
-``LOOSE``.
-"""
 
 
 def _collected(name: str) -> dict[str, Any]:
-    """Return the entries of one table from all modules of references."""
+    """Return the entries of the table ``name`` in all modules of :data:`FAMILIES`."""
     return {key: value for family in FAMILIES for key, value in getattr(family, name, {}).items()}
 
 
@@ -53,8 +54,8 @@ LOOSE: dict[str, float] = _collected("LOOSE")  # start of a setting -> allowed r
 def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
     """Return the reference value of ``privproj.evaluate(quantity, **parameters)``.
 
-    ``digits`` is the number of decimal digits on which two precisions agree, by default :func:`reference_digits`.
-    Raises :class:`ArithmeticError` if no two precisions agree.
+    The precision is increased until two results agree to ``digits`` decimal digits, by default
+    :func:`reference_digits`. Raises :class:`ArithmeticError` if they do not agree at any precision that is tried.
     """
     name, _, target = quantity.rpartition(".")
     aim = digits or reference_digits(quantity, parameters)
@@ -66,8 +67,8 @@ def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
 def parameters_of(quantity: str) -> set[str] | None:
     """Return the names of the parameters of :func:`value` for a quantity.
 
-    ``quantity`` is ``mechanism.bound.delta`` or ``mechanism.bound.epsilon``. If only the reference for the other one
-    exists, it is inverted. The result is None if there is no reference.
+    ``quantity`` is ``mechanism.bound.delta`` or ``mechanism.bound.epsilon``. If only one of these two has a reference,
+    :func:`value` inverts this reference for the other. The result is None if neither has a reference.
     """
     name, _, target = quantity.rpartition(".")
     direct, inverse = (DELTAS, EPSILONS) if target == "delta" else (EPSILONS, DELTAS)
@@ -85,9 +86,10 @@ def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
 
 
 def _evaluate_once(name: str, requested: str, parameters: dict[str, Real]) -> Real:
-    """Return the value at the current precision.
+    """Return the value of ``name.requested`` at the current precision.
 
-    If the reference computes delta from epsilon and epsilon is requested, or the reverse, it is inverted.
+    ``name`` is ``mechanism.bound``, and ``requested`` is "delta", "epsilon" or another quantity. If only the reference
+    for delta exists, it is inverted for epsilon, and the reverse.
     """
     if f"{name}.{requested}" in OTHER_QUANTITIES:
         return OTHER_QUANTITIES[f"{name}.{requested}"](**parameters)

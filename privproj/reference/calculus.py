@@ -1,7 +1,7 @@
 """Compute integrals, roots and minima at any precision, for all references.
 
-Their errors are not proved; :func:`evaluate_until_settled` compares two precisions. The float code has its own methods
-in :mod:`privproj.numerics`, and so has the ball arithmetic of certificates.
+The errors of these results are not proved; :func:`evaluate_until_settled` compares results at two precisions. The float
+code has its own methods in :mod:`privproj.numerics`, and so has the ball arithmetic of certificates.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,10 @@ MOST_HALVINGS = 14  # halvings of the trapezoidal rule before ArithmeticError
 def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
     """Return ``int_-inf^inf f(t) dt`` of a positive smooth ``f`` with one maximum.
 
-    The integral is a trapezoidal sum ``h sum_j f(t0 + h j)``, whose error decays like ``e^(-c/h)``, so halving ``h``
-    squares it. ``h`` is halved until two sums agree to half of the digits. The maximum is searched from ``start`` in
-    steps of ``step``. Raises :class:`ArithmeticError` if the sums do not agree.
+    The integral is a trapezoidal sum ``h sum_j f(t0 + h j)``. The error of the sum decays like ``e^(-c/h)``, so halving
+    ``h`` squares the error. ``h`` is halved until two sums agree to half of the digits; the last sum then has nearly
+    all digits. The search for the maximum begins at ``start`` with the step ``step``. Raises :class:`ArithmeticError`
+    if the sums do not agree.
     """
     top, width = _find_hill(f, mp.mpf(start), mp.mpf(step))
     right, left = _find_negligible(f, top, width), _find_negligible(f, top, -width)
@@ -39,7 +40,8 @@ def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
 def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
     """Return the approximate maximizer of ``f`` and the width of the maximum.
 
-    At this distance from the maximizer ``f`` has decreased by about a factor e.
+    The width is a distance from the maximizer at which ``f`` is smaller by about a factor e. The search begins at
+    ``start`` with the step ``step``.
     """
     with mp.workdps(20):
         top, value = start, f(start)
@@ -58,7 +60,8 @@ def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
 def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
     """Return a point beyond ``top`` at which ``f`` is negligible.
 
-    ``stride`` has the direction and the first step of the search. ``f`` is negligible at two successive points.
+    The search takes growing steps from ``top``, beginning with ``stride``, which may be negative. It ends if ``f`` is
+    negligible at two successive points, compared with ``f(top)`` at the current precision.
     """
     least, x = f(top) * mp.mpf(10) ** (-mp.mp.dps - 3), top
     while f(x) > least or f(x + stride) > least:
@@ -68,7 +71,7 @@ def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
 
 
 def integrate_below(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """Return ``int_-inf^cut f(t) dt`` for an ``f`` that decays exponentially to the left.
+    """Return ``int_-inf^cut f(t) dt`` for ``f`` that decays exponentially to the left.
 
     ``scale`` is about the distance over which ``f`` varies.
     """
@@ -82,7 +85,7 @@ def integrate_below(f: Function, cut: Real, scale: Real = 1) -> Real:
 
 
 def integrate_above(f: Function, cut: Real, scale: Real = 1) -> Real:
-    """Return ``int_cut^inf f(t) dt`` for an ``f`` that decays exponentially to the right.
+    """Return ``int_cut^inf f(t) dt`` for ``f`` that decays exponentially to the right.
 
     ``scale`` is about the distance over which ``f`` varies.
     """
@@ -132,8 +135,9 @@ def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
 def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[Real, Real]:
     """Return ``(x, f(x))`` at the minimum of ``f`` on ``[low, high]``.
 
-    The methods are a scan of ``points`` intervals, golden sections, and Newton's method with differences. Newton's
-    method ends when ``x`` has nearly half of the digits, so that ``f(x)`` has nearly all.
+    The methods are a scan of ``points`` intervals, golden sections, and Newton's method with finite differences.
+    Newton's method ends when nearly half of the digits of ``x`` are correct, because then nearly all digits of ``f(x)``
+    are correct.
     """
     low, high = mp.mpf(low), mp.mpf(high)
     with mp.workdps(20):
@@ -146,9 +150,9 @@ def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[
 
 
 def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
-    """Return a bracket of a minimum in ``[a, b]`` of length at most ``width``.
+    """Return a bracket of a minimum in ``[a, b]``, of length at most ``width``.
 
-    It is found by golden sections.
+    The method is golden-section search.
     """
     share = (mp.sqrt(5) - 1) / 2
     x, y = b - share * (b - a), a + share * (b - a)
@@ -168,7 +172,7 @@ def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, R
 def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
     """Return the minimizer near ``[a, b]``, between ``low`` and ``high``.
 
-    Newton's method is used, with differences of a decreasing step.
+    The method is Newton's, with finite differences whose step decreases.
     """
     x, h = (a + b) / 2, (b - a) / 2
     least = (high - low) * mp.mpf(10) ** (-mp.mp.dps * 2 // 5)
@@ -190,9 +194,9 @@ def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Rea
 def evaluate_until_settled(value: Callable[[], Any], digits: int, extra: int = 8, grown: int = 15) -> Real:
     """Return ``value()`` once two precisions agree to ``digits`` decimal digits.
 
-    The first precision has ``extra`` more digits than ``digits``. The later ones have ``extra + grown``,
-    ``extra + 2 grown``, ``extra + 4 grown`` more digits, and so on. Raises :class:`ArithmeticError` if no two
-    successive ones agree.
+    The first precision is ``digits + extra`` decimal digits. Later precisions are ``digits + extra + grown``,
+    ``digits + extra + 2 grown``, ``digits + extra + 4 grown``, and so on. Raises :class:`ArithmeticError` if no two
+    successive results agree.
     """
     with mp.workdps(digits + extra):
         last = value()

@@ -1,4 +1,4 @@
-"""Compose and subsample releases, convert Renyi curves, and invert profiles in mpmath."""
+"""Compose and subsample releases, and convert curves and profiles, in mpmath."""
 
 import mpmath as mp
 
@@ -6,11 +6,11 @@ from privproj.reference.calculus import Function, Real, find_minimum, find_root
 
 
 def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma: Real = mp.inf) -> Real:
-    """Return the sensitivity over noise of ``steps`` Gaussian releases as one release.
+    """Return ``mu`` of the one release that equals ``steps`` Gaussian releases.
 
-    It is ``sqrt(T (1/z^2 + 1/(2 S)^2))`` for ``T`` steps and the noise multiplier ``z``. ``S`` is the standard
-    deviation of the noise on a count of sensitivity 1/2 in each release (C31: adaptive clipping). Without a count it is
-    ``sqrt(T)/z``.
+    ``mu`` is the sensitivity over noise: ``sqrt(T (1/z^2 + 1/(2 S)^2))`` for ``T`` steps and the noise multiplier
+    ``z``. ``S`` is the standard deviation of the noise on a count of sensitivity 1/2 in each release (C31: adaptive
+    clipping). Without a count, ``mu`` is ``sqrt(T)/z``.
     """
     return mp.sqrt(steps * (mp.mpf(noise_multiplier) ** -2 + adaptive_count_shift(adaptive_clipping_sigma)))
 
@@ -26,8 +26,8 @@ def adaptive_count_shift(adaptive_clipping_sigma: Real) -> Real:
 def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
     """Return delta of one Poisson-subsampled release at ``eps >= 0`` and rate ``q``.
 
-    It is the larger one of both directions (C17: subsampling). ``profile`` is the profile ``delta_0`` of the release
-    without sampling, for positive and negative ``eps``. The directions are
+    It is the larger delta of the add and the remove direction (C17: subsampling). ``profile`` is the profile
+    ``delta_0`` of the release without sampling, for positive and negative ``eps``. The deltas are
 
     * remove: ``q delta_0(ln(1 + (e^eps - 1)/q))``,
     * add: ``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` for ``eps < -ln(1-q)``, else 0.
@@ -41,7 +41,7 @@ def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
 
 
 def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """Return the smallest delta of a Renyi curve at ``eps``.
+    """Return the smallest delta that a Renyi curve gives at ``eps``.
 
     The minimum is over orders ``low <= alpha < high``. ``divergence(alpha)`` is the curve of the whole run (C15: Renyi
     accounting; conversion of Canonne, Kamath, Steinke 2020).
@@ -56,7 +56,7 @@ def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real 
 
 
 def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """Return the smallest ``eps`` of a Renyi curve at ``delta``.
+    """Return the smallest ``eps`` that a Renyi curve gives at ``delta``.
 
     The minimum is over orders ``low <= alpha < high``. ``divergence(alpha)`` is the curve of the whole run (C15: Renyi
     accounting; conversion of Canonne, Kamath, Steinke 2020).
@@ -73,7 +73,7 @@ def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: R
 def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
     """Return the minimum of ``objective(alpha)`` over orders ``low < alpha < high``.
 
-    The search variable ``s`` is real, with ``alpha = low + e^s`` or, for a finite ``high``,
+    The search is over a real ``s``. The order is ``alpha = low + e^s`` if ``high`` is infinite, else
     ``alpha = low + (high - low)/(1 + e^-s)``.
     """
 
@@ -86,9 +86,10 @@ def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
-    """Return the smallest delta of a Renyi curve at ``eps`` over integers ``alpha >= 2``.
+    """Return the smallest delta of a Renyi curve at ``eps`` over integer orders.
 
-    The order is found by doubling and ternary search.
+    The orders are at least 2. ``divergence(alpha)`` is the curve of the whole run. The best order is found by doubling
+    and ternary search.
     """
 
     def objective(alpha: int) -> Real:
@@ -108,8 +109,8 @@ def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
 def sampled_divergence(log_moment: Function, q: Real) -> Function:
     """Return the Renyi curve of one Poisson-subsampled release, for integer orders.
 
-    ``q`` is the sampling rate. ``log_moment(j)`` is the logarithm of the moment of order ``j`` without sampling (C15:
-    Renyi accounting).
+    ``q`` is the sampling rate. ``log_moment(j)`` is the logarithm of the ``j``-th moment of the likelihood ratio
+    without sampling (C15: Renyi accounting).
     """
     q, moments = mp.mpf(q), {}
 
@@ -142,7 +143,7 @@ def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
 def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
     """Return delta at ``eps`` of a ``(rho, omega)``-tCDP release.
 
-    It is the inverse of :func:`concentrated_epsilon`.
+    The function is the inverse of :func:`concentrated_epsilon`; it is 1 for ``eps <= rho``.
     """
     eps = mp.mpf(eps)
     if eps <= rho:
@@ -157,9 +158,9 @@ def basic_composition(epsilon: Real, steps: int) -> Real:
 
 
 def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
-    """Return epsilon of ``steps`` releases by advanced composition.
+    """Return the epsilon of ``steps`` releases by advanced composition.
 
-    ``epsilon`` is that of one release, and ``slack`` is a further delta.
+    ``epsilon`` is that of one release. ``slack`` is added to the deltas of the releases.
     """
     eps, grown = mp.mpf(epsilon), mp.exp(mp.mpf(epsilon))
     # eps sqrt(2k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1)
@@ -167,11 +168,11 @@ def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
 
 
 def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf) -> Real:
-    """Return ``eps`` at ``delta`` of ``steps`` releases, by basic or advanced composition.
+    """Return ``eps`` at ``delta`` by basic or advanced composition.
 
-    ``rule(delta)`` is ``eps`` of one release, valid below ``limit``. For ``T`` steps, basic composition uses the rule
-    at ``delta/T``. Advanced composition uses it at ``(1 - share) delta/T``, with the slack ``share delta`` at the best
-    ``share``. The smaller result is returned.
+    It is the ``eps`` of ``steps`` releases. ``rule(delta)`` is the ``eps`` of one release, which is valid only if it is
+    below ``limit``. For ``T`` steps, basic composition uses the rule at ``delta/T``. Advanced composition uses the rule
+    at ``(1 - share) delta/T`` with the slack ``share delta``, for the best ``share``. The smaller result is returned.
     """
     delta = mp.mpf(delta)
     if steps == 1:

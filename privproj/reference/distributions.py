@@ -1,10 +1,12 @@
 """Compute profiles for a random squared sensitivity ``X``, at any precision.
 
-``E[h_eps(X)]`` is the profile for differences of rank one (C4: random sensitivity), and ``min_p E[g_p(X)]`` a bound for
-any rank (C5). ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise. ``g_p`` is a convex function
-above ``h_eps``: it equals ``h_eps`` up to a crossing, and the tangent of ``h_eps`` at ``p`` beyond it.
-:mod:`privproj.distributions.squared_sensitivity` and :mod:`privproj.distributions.mixture_profile` (floats) and the
-ball arithmetic of certificates compute the same independently.
+``X`` is the squared sensitivity divided by the noise variance. ``h_eps(x)`` is the Gaussian delta at the sensitivity
+over noise ``sqrt(x)``. ``E[h_eps(X)]`` is the profile for differences of rank one (C4: random sensitivity).
+``min_p E[g_p(X)]`` is an upper bound for differences of any rank (C5: any rank). ``g_p`` is a convex function above
+``h_eps``: it equals ``h_eps`` up to the point where the tangent of ``h_eps`` at ``p`` crosses ``h_eps``, and beyond
+this crossing it equals the tangent. :mod:`privproj.distributions.squared_sensitivity` and
+:mod:`privproj.distributions.mixture_profile` (floats) and the ball arithmetic of certificates compute the same
+independently.
 """
 
 from dataclasses import dataclass
@@ -23,9 +25,9 @@ class ReferenceDistribution:
     * ``density(t)``: the density of ``t``, smooth with one maximum.
     * ``value(t)``: ``X`` at ``t``, an increasing function.
     * ``coordinate(x)``: the ``t`` at which ``X`` is ``x``.
-    * ``hill``: ``(center, width)`` of the distribution of ``t``.
+    * ``hill``: ``(center, width)``, the approximate maximum and width of the density.
     * ``tail(x)``: ``P(X > x)``.
-    * ``moment(x)``: ``E[X; X > x]``.
+    * ``moment(x)``: ``E[X; X > x]``, the mean of ``X`` times the indicator of ``X > x``.
     * ``supremum``: the supremum of ``X``.
     """
 
@@ -40,13 +42,19 @@ class ReferenceDistribution:
 
 @lru_cache(maxsize=4000)
 def _log_beta(a: Real, b: Real, prec: int) -> Real:
-    """Return ``ln Beta(a, b)``; ``prec``, the precision in bits, is part of the cache key."""
+    """Return ``ln Beta(a, b)`` at the precision of ``prec`` bits, from a cache.
+
+    ``prec`` must be the current precision ``mp.mp.prec``.
+    """
     return mp.loggamma(a) + mp.loggamma(b) - mp.loggamma(a + b)
 
 
 @lru_cache(maxsize=4000)
 def log_gamma(a: Real, prec: int) -> Real:
-    """Return ``ln Gamma(a)``; ``prec``, the precision in bits, is part of the cache key."""
+    """Return ``ln Gamma(a)`` at the precision of ``prec`` bits, from a cache.
+
+    ``prec`` must be the current precision ``mp.mp.prec``.
+    """
     return mp.loggamma(a)
 
 
@@ -62,7 +70,7 @@ def beta_density(a: Real, b: Real, t: Real) -> Real:
 def gamma_density(a: Real, t: Real) -> Real:
     """Return the density of ``t = ln U`` for ``U ~ Gamma(a)``.
 
-    It is ``U^a e^-U / Gamma(a)``, and 0 is returned far above its maximum.
+    The density is ``U^a e^-U / Gamma(a)``. The result is 0 far above its maximum, where it would underflow.
     """
     if t > mp.log(a + 1) + 20:
         return mp.mpf(0)
@@ -73,7 +81,7 @@ def gamma_density(a: Real, t: Real) -> Real:
 def beta_distribution(a: Real, b: Real, scale: Real) -> ReferenceDistribution:
     """Return the distribution of ``X = scale B`` for ``B ~ Beta(a, b)``.
 
-    The coordinate is ``t = ln(B/(1-B))``. This is the squared sensitivity of M2 (C7: distributions).
+    The coordinate is ``t = ln(B/(1-B))``. The squared sensitivity of M2 has this distribution (C7: distributions).
     """
     a, b, scale = mp.mpf(a), mp.mpf(b), mp.mpf(scale)
     return ReferenceDistribution(
@@ -91,7 +99,7 @@ def beta_distribution(a: Real, b: Real, scale: Real) -> ReferenceDistribution:
 def shifted_distribution(distribution: ReferenceDistribution, shift: Real) -> ReferenceDistribution:
     """Return the distribution of ``X + shift``, in the coordinate of ``X``.
 
-    ``shift`` is the squared sensitivity of the count for adaptive clipping (C31).
+    ``shift`` is the squared sensitivity over noise of the count for adaptive clipping (C31).
     """
     shift = mp.mpf(shift)
     if not shift:
@@ -114,7 +122,8 @@ def shifted_distribution(distribution: ReferenceDistribution, shift: Real) -> Re
 def gamma_distribution(a: Real, scale: Real) -> ReferenceDistribution:
     """Return the distribution of ``X = scale U`` for ``U ~ Gamma(a)``.
 
-    The coordinate is ``t = ln U``. This is the squared sensitivity of a public sketch (C7: distributions).
+    The coordinate is ``t = ln U``. The squared sensitivity of a public sketch has this distribution (C7:
+    distributions).
     """
     a, scale = mp.mpf(a), mp.mpf(scale)
     return ReferenceDistribution(
@@ -129,15 +138,15 @@ def gamma_distribution(a: Real, scale: Real) -> ReferenceDistribution:
 
 
 def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
-    """Return ``h_eps(x)``, the Gaussian delta at sensitivity ``sqrt(x)`` over noise.
+    """Return ``h_eps(x)``, the Gaussian delta at ``mu = sqrt(x)``.
 
-    In floats it is ``log_gaussian_delta_at``.
+    ``mu`` is the sensitivity over noise.
     """
     return gaussian_delta(eps, mp.sqrt(x))
 
 
 def _gaussian_delta_slope(eps: Real, x: Real) -> Real:
-    """Return the derivative of ``h_eps(x)``, the Gaussian delta at sensitivity ``sqrt(x)``.
+    """Return the derivative of the Gaussian delta ``h_eps(x)`` with respect to ``x``.
 
     It is ``phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``, with the standard normal density ``phi``.
     """
@@ -148,8 +157,8 @@ def _gaussian_delta_slope(eps: Real, x: Real) -> Real:
 def _inflection_point(eps: Real) -> Real:
     """Return the inflection point ``2 (sqrt(1 + eps^2) - 1)`` of ``h_eps``.
 
-    The Gaussian delta ``h_eps(x)`` at sensitivity ``sqrt(x)`` is convex below and concave above this point. Guard
-    digits make up for the cancellation.
+    The Gaussian delta ``h_eps(x)`` at the sensitivity over noise ``sqrt(x)`` is convex below and concave above this
+    point. The difference is computed with more digits, because digits cancel.
     """
     with mp.workdps(2 * mp.mp.dps + 20):
         return 2 * (mp.sqrt(1 + mp.mpf(eps) ** 2) - 1)
@@ -166,7 +175,7 @@ def expected_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
 
 
 def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: Real) -> Real:
-    """Return ``E[h_eps(X); X <= cut]`` for the Gaussian delta ``h_eps(x)``."""
+    """Return the mean of ``h_eps(X)`` times the indicator of ``X <= cut``."""
     return integrate_below(
         lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)),
         distribution.coordinate(cut),
@@ -175,10 +184,10 @@ def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: R
 
 
 def _tangent_crossing(eps: Real, p: Real) -> Real:
-    """Return the point below the inflection at which a tangent of ``h_eps`` meets it.
+    """Return the point below the inflection point where a tangent crosses ``h_eps``.
 
-    ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise. The tangent is that at ``p``, which is at
-    least the inflection point. The result is 0 if the tangent is never below ``h_eps``.
+    ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``. The tangent is that at ``p``, and
+    ``p`` is at least the inflection point. The result is 0 if the tangent is never below ``h_eps``.
     """
     high, rise = gaussian_delta_of_square(eps, p), _gaussian_delta_slope(eps, p)
     if high >= p * rise:
@@ -194,9 +203,10 @@ def _tangent_crossing(eps: Real, p: Real) -> Real:
 
 
 def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) -> Real:
-    """Return ``E[g_p(X)]`` for a convex function ``g_p`` above the Gaussian delta ``h_eps``.
+    """Return ``E[g_p(X)]`` for a convex function ``g_p`` above ``h_eps``.
 
-    ``g_p`` equals ``h_eps`` up to the point where the tangent of ``h_eps`` at ``p`` crosses it, and the tangent beyond.
+    The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a point ``c``. ``g_p`` equals ``h_eps`` up to ``c``, and the
+    tangent beyond.
     """
     c = _tangent_crossing(eps, p)
     tail, moment = distribution.tail(c), distribution.moment(c)
@@ -213,8 +223,9 @@ def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
     """Return ``min_p E[g_p(X)]``, a bound on delta for differences of any rank.
 
     ``g_p`` is the convex function of :func:`_expected_majorant`, and ``p`` is at least the inflection point. The
-    minimum is at ``p = E[X | X > c(p)]``, where ``c(p)`` is the crossing of the tangent at ``p``. This ``p`` is
-    computed to half of the digits; then ``E[g_p(X)]`` has nearly all. See C5 (any rank) in docs/proofs.md.
+    minimum is at ``p = E[X | X > c(p)]``, where ``c(p)`` is the point at which the tangent at ``p`` crosses the
+    Gaussian delta. This ``p`` is computed to half of the digits, which gives nearly all digits of the minimum. See C5
+    (any rank) in docs/proofs.md.
     """
     eps, start = mp.mpf(eps), _inflection_point(eps)
     if distribution.supremum <= start:
@@ -239,7 +250,8 @@ def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
 def _best_tangent(excess: Function, first: Real, low: Real, high: Real) -> Real:
     """Return the root of a decreasing ``excess`` between ``low`` and ``high``.
 
-    If ``high`` is infinite, the search starts at ``first``.
+    If ``high`` is infinite, the search starts at ``first``. If ``excess`` is not positive at ``low``, the result is
+    about ``low``.
     """
     if mp.isinf(high):
         return find_root(excess, first, mp.mpf(1) / 4)

@@ -1,4 +1,7 @@
-"""References for the Gaussian mechanism (C3: Gaussian profile), in mpmath."""
+"""Compute references for the Gaussian mechanism in mpmath (C3: Gaussian profile).
+
+``Phi`` is the standard normal distribution function, ``z`` the noise multiplier, and ``T`` the number of steps.
+"""
 
 import mpmath as mp
 
@@ -17,9 +20,9 @@ def analytic(
 ) -> Real:
     """Return delta of ``steps`` Gaussian releases by the Gaussian profile.
 
-    It is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` with ``mu = sqrt(T)/z`` for ``T`` steps and the noise
-    multiplier ``z``. One release may be Poisson-subsampled at ``sampling_rate``. With ``adaptive_clipping_sigma``,
-    ``mu`` is that of the sums and counts jointly (C31: adaptive clipping).
+    Delta is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` with ``mu = sqrt(T)/z``. With a ``sampling_rate``
+    below 1, ``steps`` must be 1: the result is then that of one Poisson-subsampled release. With
+    ``adaptive_clipping_sigma``, ``mu`` includes the clipping counts; see :func:`gaussian_mu`.
     """
     mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return composition.poisson_delta(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
@@ -44,15 +47,16 @@ def two_sided_tail(epsilon: Real, noise_multiplier: Real) -> Real:
 def _gaussian_rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
     """Return ``eps = mu sqrt(2 ln(constant/delta))`` of one Gaussian release.
 
-    ``mu`` is ``1/z``, with the noise multiplier ``z``.
+    ``mu = 1/z`` is the sensitivity over noise.
     """
     return gaussian_mu(noise_multiplier) * mp.sqrt(2 * mp.log(mp.mpf(constant) / mp.mpf(delta)))
 
 
 def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
-    """Return ``eps`` of ``steps`` Gaussian releases by the rule with this constant.
+    """Return ``eps`` of ``steps`` Gaussian releases by the classical rule.
 
-    The rule ``eps = sqrt(2 ln(constant/delta))/z`` is proved for ``eps < 1``, so only such values are composed.
+    The rule for one release is ``eps = sqrt(2 ln(constant/delta))/z``. It is proved for ``eps < 1``, so only such
+    values are composed, by basic or advanced composition.
     """
     return composition.composed_rule(
         lambda part: _gaussian_rule(part, noise_multiplier, constant), delta, steps, limit=1
@@ -65,9 +69,9 @@ def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
 
 
 def _divergence(noise_multiplier: Real, steps: int, adaptive_clipping_sigma: Real = mp.inf) -> Function:
-    """Return the Renyi curve of ``steps`` Gaussian releases.
+    """Return the Renyi curve ``alpha mu^2/2`` of ``steps`` Gaussian releases.
 
-    It is ``D(alpha) = alpha mu^2/2``, with ``mu`` that of the whole run.
+    ``mu`` is the sensitivity over noise of the whole run; see :func:`gaussian_mu`.
     """
     mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return lambda alpha: alpha * mu**2 / 2
@@ -82,8 +86,9 @@ def rdp(
 ) -> Real:
     """Return delta of ``steps`` Gaussian releases by their Renyi curve.
 
-    The order is the best one. With Poisson sampling it is the best integer order, and the logarithm of the moment of
-    order ``j`` without sampling is ``j (j-1) mu^2/2``, with ``mu`` that of one release.
+    Delta is minimized over the order. With Poisson sampling only integer orders are used. The logarithm of the ``j``-th
+    moment of the likelihood ratio without sampling is ``j (j-1) mu^2/2``, where ``mu`` is the sensitivity over noise of
+    one release.
     """
     if sampling_rate == 1:
         return composition.delta_from_renyi(_divergence(noise_multiplier, steps, adaptive_clipping_sigma), epsilon)
@@ -93,7 +98,10 @@ def rdp(
 
 
 def rdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return ``eps`` of ``steps`` Gaussian releases by their Renyi curve at its best order."""
+    """Return ``eps`` of ``steps`` Gaussian releases by their Renyi curve.
+
+    ``eps`` is minimized over the order.
+    """
     return composition.epsilon_from_renyi(_divergence(noise_multiplier, steps), delta)
 
 

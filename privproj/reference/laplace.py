@@ -1,4 +1,4 @@
-"""References for the Laplace mechanism (C3: Gaussian and Laplace profiles), in mpmath."""
+"""Compute references for the Laplace mechanism in mpmath (C3: Laplace profile)."""
 
 import mpmath as mp
 
@@ -9,7 +9,7 @@ from privproj.reference.composition import gaussian_mu
 def exact(epsilon: Real, noise_multiplier: Real) -> Real:
     """Return delta of one Laplace release: ``1 - e^((eps - mu)/2)`` for ``eps < mu``.
 
-    It is 0 for ``eps >= mu``. ``mu`` is ``1/z``, with the noise multiplier ``z``.
+    Delta is 0 for ``eps >= mu``. ``mu`` is ``1/z``, with the noise multiplier ``z``.
     """
     return max(mp.mpf(0), 1 - mp.exp((mp.mpf(epsilon) - gaussian_mu(noise_multiplier)) / 2))
 

@@ -1,6 +1,12 @@
 """Compute references for M1 in mpmath.
 
-M1 multiplies by a random Wishart matrix of dimension ``d`` and rank ``r``, and then adds noise.
+M1 multiplies a matrix by a random Wishart matrix of dimension ``d`` and rank ``r``, and then adds noise. ``z`` is the
+noise multiplier, and ``mu = 1/z`` is the sensitivity over noise. ``h_eps(x)`` is the Gaussian delta at the sensitivity
+over noise ``sqrt(x)``.
+
+Some functions are about neighbors that differ in one column. The other columns span ``k`` dimensions. The residual of
+the column is its part orthogonal to this span. The privacy loss is a sum of two parts: the loss of the residual and a
+Gaussian loss (:mod:`privproj.mechanisms.m1.column`).
 """
 
 from functools import lru_cache
@@ -25,10 +31,10 @@ from privproj.reference.special import chi2_quantile, gaussian_delta, normal_den
 
 @lru_cache(maxsize=64)
 def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
-    """Return quadrature nodes ``(B^(-1/2), weight B^(-(a+b)/2))`` for ``B ~ Beta(a, b)``.
+    """Return pairs ``(B^(-1/2), weight B^(-(a+b)/2))`` for ``B ~ Beta(a, b)``.
 
-    They are those of the trapezoidal rule over ``t = ln(B/(1-B))``, fine enough for the density of ``ln N`` in
-    :func:`_energy_density` too.
+    The ``B`` and the ``weight`` are the nodes and weights of the trapezoidal rule over ``t = ln(B/(1-B))``. The nodes
+    are also close enough for the density of ``ln N`` in :func:`_energy_density`.
     """
     width = min(mp.sqrt(1 / a + 1 / b), 2 / mp.sqrt(a + b), mp.mpf("0.55"))
     step, center, nodes = width * 9 / digits, mp.log(a / b), []
@@ -45,9 +51,9 @@ def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
 def _energy_density(a: Real, b: Real, y: Real) -> Real:
     """Return the density of ``y = ln(B N^2)``.
 
-    ``B ~ Beta(a, b)`` and ``N/2 ~ Gamma(a + b)`` are independent. The density is the sum over nodes ``B`` of
-    ``weight f((y - ln B)/2)/2``. ``f`` is the density of ``ln N``: ``(N/2)^(a+b) e^(-N/2) / Gamma(a+b)`` at
-    ``N = e^(y/2) B^(-1/2)``.
+    ``B ~ Beta(a, b)`` and ``N/2 ~ Gamma(a + b)`` are independent. The density is the sum of
+    ``weight f((y - ln B)/2)/2`` over the nodes ``B`` of :func:`_beta_nodes`. Here ``f`` is the density of ``ln N``,
+    which is ``(N/2)^(a+b) e^(-N/2) / Gamma(a+b)``, and ``(y - ln B)/2`` is the value of ``ln N``.
     """
     # N/2 = (e^(y/2)/2) B^(-1/2): all nodes share its power a + b except for B^(-(a+b)/2), which is in the weights.
     n, half = a + b, mp.exp(y / 2) / 2
@@ -61,8 +67,8 @@ def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> Ref
 
     ``U`` and ``Y`` are independent chi-square variables with ``first`` and ``second`` degrees of freedom. Equivalently
     ``X = scale B N^2/r^2`` with ``B ~ Beta(first/2, second/2)`` and ``N`` chi-square with ``first + second`` degrees of
-    freedom. Tails and moments are quadratures over ``y = ln(B N^2)``. In floats it is
-    :class:`privproj.distributions.densities.ProjectedEnergy`.
+    freedom. Tails and moments are quadratures over ``y = ln(B N^2)``.
+    :class:`privproj.distributions.densities.ProjectedEnergy` is the same distribution in floats.
     """
     a, b, unit = mp.mpf(first) / 2, mp.mpf(second) / 2, mp.mpf(scale) / mp.mpf(rank) ** 2
     density = lru_cache(maxsize=200000)(lambda y, digits: _energy_density(a, b, y))
@@ -93,9 +99,8 @@ def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> Ref
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """Return delta of M1 for a difference of rank one and a known projection.
 
-    It is ``E[h_eps(mu^2 U (U + Y)/r^2)]``, where ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over
-    noise and ``mu = 1/z``. ``U`` and ``Y`` are independent chi-square variables with ``r`` and ``d - 1`` degrees of
-    freedom. See C4 (random sensitivity) and C7 (distributions) in docs/proofs.md.
+    Delta is ``E[h_eps(mu^2 U (U + Y)/r^2)]``. ``U`` and ``Y`` are independent chi-square variables with ``r`` and
+    ``d - 1`` degrees of freedom. See C4 (random sensitivity) and C7 (distributions) in docs/proofs.md.
     """
     return expected_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
@@ -103,17 +108,17 @@ def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier:
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """Return the bound on delta of M1 for differences of any rank.
 
-    It is :func:`any_rank_delta` of the squared sensitivity in :func:`known_projection_rank1`. See C5 (any rank) in
-    docs/proofs.md.
+    The result is :func:`any_rank_delta` for the squared sensitivity ``mu^2 U (U + Y)/r^2`` of
+    :func:`known_projection_rank1`. See C5 (any rank) in docs/proofs.md.
     """
     return any_rank_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def _norm_radius(dim: int, rank: int) -> Function:
-    """Return ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r`` as a function of ``ln d0``.
+    """Return a bound on the operator norm of the Wishart matrix, as a function.
 
-    The operator norm of the Wishart matrix of M1 exceeds it with probability at most ``d0``. See C16 (good events) in
-    docs/proofs.md.
+    The function maps ``ln d0`` to ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r``, which the norm exceeds with
+    probability at most ``d0``. See C16 (good events) in docs/proofs.md.
     """
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
@@ -123,9 +128,9 @@ def operator_norm(
 ) -> Real:
     """Return delta of a run of M1 by the operator norm of its Wishart matrix.
 
-    It is the minimum over ``d0`` of ``T d0 + G(eps; mu sqrt(T) radius)``, for ``T`` steps, the Gaussian profile ``G``,
-    ``mu = 1/z`` and the bound ``radius`` on the norm, which fails with probability ``d0``. ``split`` is not used. See
-    C16 (good events) in docs/proofs.md.
+    Delta is the minimum of ``T d0 + G(eps; mu sqrt(T) radius)`` over ``d0``, for ``T`` steps. ``G(eps; mu)`` is the
+    Gaussian profile. ``radius`` is the bound on the norm of :func:`_norm_radius`, which fails with probability at most
+    ``d0``. ``split`` is not used. See C16 (good events) in docs/proofs.md.
     """
     return least_over_radius(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
@@ -133,15 +138,18 @@ def operator_norm(
 def operator_norm_epsilon(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """Return ``eps`` of :func:`operator_norm` at a given split of delta."""
+    """Return ``eps`` of a run of M1 by the operator norm, at a given split of delta.
+
+    ``split`` is the fraction of delta for ``T d0`` in :func:`operator_norm`, and "even" means one half.
+    """
     return epsilon_at_split(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 
 def operator_norm_published(delta: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """Return ``eps`` of M1 by the operator norm, as published (Equation 5).
 
-    It is ``sqrt(2 ln(1.25/delta_1)) mu R`` with ``mu = 1/z`` and ``delta_1 = delta/2``. ``R`` is the bound on the
-    operator norm, which fails with probability ``delta/2``.
+    ``eps`` is ``sqrt(2 ln(1.25/delta_1)) mu R`` with ``delta_1 = delta/2``. ``R`` is the bound on the operator norm of
+    :func:`_norm_radius`, which fails with probability at most ``delta/2``.
     """
     half = mp.mpf(delta) / 2
     radius = (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(2 * mp.log(1 / half))) ** 2 / rank
@@ -153,15 +161,16 @@ def secret_projection(
 ) -> Real:
     """Return delta of a vector release of M1 with a secret projection.
 
-    It is ``E[h_eps(shift^2)]``, where ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise. The
-    shift is ``S (c + xi)`` with ``xi ~ N(0, 1)``. With ``g`` chi-square over its ``r`` degrees of freedom, the
-    misalignment ``m``, ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s`` and ``tau^2 = sigma^2 + g/r``,
+    Delta is ``E[h_eps(shift^2)]`` for the random sensitivity over noise ``shift = S (c + xi)`` with ``xi ~ N(0, 1)``.
+    Let ``g`` be a chi-square variable divided by its ``r`` degrees of freedom, and ``m`` the misalignment. With
+    ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s`` and ``tau^2 = sigma^2 + g/r``,
 
         S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,
 
-    and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. The integral is over ``ln|shift/S|`` and ``ln g`` if both signs
-    matter, otherwise over ``xi`` and ``ln g``. In floats it is :class:`privproj.distributions.densities.SecretShift`.
-    See C8 (secret projection) in docs/proofs.md.
+    and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. The integral is over ``xi`` and ``ln g`` if negative values of
+    ``c + xi`` are negligible, else over ``ln|shift|`` and ``ln g``.
+    :class:`privproj.distributions.densities.SecretShift` is the same distribution in floats. See C8 (secret projection)
+    in docs/proofs.md.
     """
     m, eps = mp.mpf(misalignment), mp.mpf(epsilon)
     sigma, sine2 = mp.mpf(noise_multiplier) * mp.sqrt(2 * m), m / 2
@@ -213,9 +222,8 @@ def residual(
 ) -> Real:
     """Return delta of the residual of one differing column of M1.
 
-    The residual is the part orthogonal to the span of the other columns, of dimension ``k = span_dim``. Its delta is
-    that of the vector Wishart mechanism in dimension ``d - k`` at rank ``r - k``. The norms of the two residuals may
-    differ. See C13 (one changed column) in docs/proofs.md.
+    It is the delta of the vector Wishart mechanism in dimension ``d - k`` at rank ``r - k``, where ``k`` is
+    ``span_dim``. The norms of the two neighboring residuals may differ. See C13 (one changed column) in docs/proofs.md.
     """
     first = mp.mpf(residual_norm)
     ratio = first / mp.mpf(residual_norm if other_residual_norm is None else other_residual_norm)
@@ -233,11 +241,11 @@ def column_exact(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return delta of one differing column of M1 if one of its two losses is zero.
+    """Return delta of one differing column of M1 if one part of the loss is zero.
 
-    One loss is that of the residual, the part orthogonal to the span of the other columns (dimension ``k = span_dim``).
-    It is the only one for ``k = 0``. The other one is the only one if ``r <= k`` or if the residuals are equal. Its
-    squared sensitivity is that of :func:`known_projection_rank1`. See C13 (one changed column) in docs/proofs.md.
+    For ``k = span_dim = 0`` there is only the loss of the residual. For ``r <= k``, or if the residuals are equal,
+    there is only the Gaussian loss, with the squared sensitivity of :func:`known_projection_rank1`. See C13 (one
+    changed column) in docs/proofs.md.
     """
     if span_dim == 0 and shift_in_span == 0:
         return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
@@ -248,11 +256,12 @@ def column_exact(
 def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return the largest loss of the residual outside an event of small probability.
 
-    The probability is ``delta_t + delta_w``. The result is the largest value, at least 0, of
-    ``p ln A - q tau + (W/2)(e^tau/A - 1)`` over corners of intervals of ``A`` and ``W``. ``tau`` is ``log_tau`` or
-    ``-log_tau``, ``p = (d - r + 1)/2``, and ``q = (d + r - 2k - 1)/2``. The interval of ``W`` ends at its quantiles for
-    ``delta_w/2``. That of ``A`` covers all angles up to the assumed one. The result is infinite if ``A`` may be
-    negative. See C13 (one changed column) in docs/proofs.md.
+    The probability of the event is ``delta_t + delta_w``. The loss is a function of two random variables ``A`` and
+    ``W``: ``p ln A - q tau + (W/2)(e^tau/A - 1)``, where ``tau`` is ``log_tau`` or ``-log_tau``, ``p = (d - r + 1)/2``
+    and ``q = (d + r - 2k - 1)/2``. The result is the largest value at the corners of intervals of ``A`` and ``W``, and
+    at least 0. The ends of the interval of ``W`` are the quantiles that leave out ``delta_w/2`` on each side. The
+    interval of ``A`` leaves out ``delta_t`` and is valid for all angles up to the assumed one. The result is infinite
+    if ``A`` may be negative. See C13 (one changed column) in docs/proofs.md.
     """
     n, free = dim - k, rank - k
     p, q = mp.mpf(n + 1 - free) / 2, mp.mpf(n + free - 1) / 2
@@ -273,11 +282,11 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
 
 
 def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
-    """Return a bound on the shift of a differing column, in units of the noise.
+    """Return a bound on the sensitivity over noise in the Gaussian part of the loss.
 
-    ``alpha`` and ``beta`` are the shifts in the span of the other columns and orthogonal to it. The bound fails only if
-    one of two (``r <= k``) or three events occurs, each of probability at most ``part``. See C13 (one changed column)
-    in docs/proofs.md.
+    ``alpha`` and ``beta`` are the norms of the parts of the difference within the span of the other columns and
+    orthogonal to it, divided by the noise. The bound fails only if one of several events occurs, each of probability at
+    most ``part``. There are two events for ``r <= k``, else three. See C13 (one changed column) in docs/proofs.md.
     """
     t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
     if rank <= k:
@@ -299,11 +308,11 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return ``eps`` of one differing column of M1, the sum of two parts.
+    """Return ``eps`` of one differing column of M1, the sum over parts of the loss.
 
-    ``split`` is the fraction of delta for the loss of the residual, half of it for each of its two quantiles. Half of
-    the rest is the delta of the Gaussian part. The other half is for the events in which the bound on the shift fails.
-    See C13 (one changed column) in docs/proofs.md.
+    ``split`` is the fraction of delta for the loss of the residual. It is divided equally between the variables ``A``
+    and ``W`` of this loss. Half of the rest is the delta of the Gaussian part. The other half is for the events in
+    which :func:`_shift_bound` fails. See C13 (one changed column) in docs/proofs.md.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
@@ -332,8 +341,9 @@ def column_published(
 ) -> Real:
     """Return the published ``eps`` of differing columns, for comparison only.
 
-    It is not a bound for ``r > k``, where ``k = span_dim``. ``delta = delta_T + delta_W + delta_C + 2 d0`` in equal
-    parts. For ``c`` differing columns it is ``c eps_i``, by a chain of equal links with
+    The published value is not a bound for ``r > k``, where ``k = span_dim``. For one column, delta is divided into the
+    equal parts ``delta_T``, ``delta_W``, ``delta_C`` and ``2 d0``. For ``c = changed_columns`` columns that are
+    replaced one after the other, the result is ``c eps_i``. Each replacement has ``eps_i`` and ``delta_i`` with
     ``delta = delta_i (1 + e^eps_i + ... + e^((c-1) eps_i))``. See C13 (one changed column) in docs/proofs.md.
     """
     has_residual = rank > span_dim
@@ -373,7 +383,7 @@ def residual_published(
 ) -> Real:
     """Return ``eps`` of the residual of one differing column, as published (Lemma 2).
 
-    It is Theorem 1 in dimension ``d - k`` at rank ``r - k``, where ``k = span_dim``.
+    It is the ``eps`` of Theorem 1 of arXiv 2601.21719 in dimension ``d - k`` at rank ``r - k``, where ``k = span_dim``.
     """
     return wishart.quantile(delta, dim - span_dim, rank - span_dim, residual_misalignment, split)
 

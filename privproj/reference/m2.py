@@ -1,7 +1,9 @@
 """Compute references for M2 in mpmath.
 
 M2 adds noise and then projects ``d`` dimensions to a random subspace of dimension ``r``. The squared norm of a
-projected unit vector is ``B ~ Beta(r/2, (d-r)/2)``.
+projected unit vector is ``B ~ Beta(r/2, (d-r)/2)``. ``z`` is the noise multiplier, and ``mu = 1/z`` is the sensitivity
+over noise. ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``. ``G(eps; mu)`` is the Gaussian
+profile, and ``k`` is the rank of the difference between neighboring sums.
 """
 
 from itertools import pairwise
@@ -27,9 +29,8 @@ def _captured_distribution(
 ) -> ReferenceDistribution:
     """Return the distribution of the squared sensitivity ``X`` for rank one.
 
-    It is ``X = mu^2 B`` with ``mu = 1/z`` and ``B ~ Beta(r/2, (d-r)/2)``, for the noise multiplier ``z``, the rank
-    ``r`` and the dimension ``d``. A count for adaptive clipping adds a constant (C31). See C7 (distributions) in
-    docs/proofs.md.
+    ``X`` is ``mu^2 B``, in units of the noise variance. A count for adaptive clipping adds a constant (C31: adaptive
+    clipping). See C7 (distributions) in docs/proofs.md.
     """
     energy = beta_distribution(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
     return shifted_distribution(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
@@ -40,8 +41,7 @@ def exact_rank1(
 ) -> Real:
     """Return delta of M2 for a difference of rank one, ``E[h_eps(mu^2 B)]``.
 
-    ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise, ``mu = 1/z``, and
-    ``B ~ Beta(r/2, (d-r)/2)``. For ``r = d`` it is the Gaussian profile. See C4 (random sensitivity) in docs/proofs.md.
+    For ``r = d`` delta is that of the Gaussian mechanism. See C4 (random sensitivity) in docs/proofs.md.
     """
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
@@ -58,9 +58,8 @@ def rank_free(
 ) -> Real:
     """Return the bound on delta of one release of M2 for differences of any rank.
 
-    It is :func:`any_rank_delta` of the squared sensitivity ``mu^2 B``, with ``mu = 1/z`` and
-    ``B ~ Beta(r/2, (d-r)/2)``. Below a sampling rate of 1 it is amplified by Poisson sampling (C17: subsampling). See
-    C5 (any rank) in docs/proofs.md.
+    The bound is :func:`any_rank_delta` for the squared sensitivity ``mu^2 B``. If the sampling rate is below 1, the
+    bound includes amplification by Poisson sampling (C17: subsampling). See C5 (any rank) in docs/proofs.md.
     """
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
@@ -75,15 +74,15 @@ def rank_free(
 
 
 def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
-    """Return :func:`exact_rank1` at ``mu``, the sensitivity over noise."""
+    """Return :func:`exact_rank1` as a function of ``mu``, the sensitivity over noise."""
     return exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
 
 
 def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real, sharp: bool) -> Real:
-    """Return the bound ``G(eps; mu sqrt(tau)) + k P(B > tau)`` on delta (C16: good events).
+    """Return ``G(eps; mu sqrt(tau)) + k P(B > tau)``, a bound on delta.
 
-    ``B ~ Beta(r/2, (d-r)/2)``, and ``k`` is the rank of the difference. ``G`` is the Gaussian profile at sensitivity
-    ``mu sqrt(tau)`` if ``sharp``, else the two-sided tail.
+    If ``sharp`` is False, the two-sided tail ``T(eps; mu sqrt(tau))`` replaces ``G``. It is the probability that the
+    absolute privacy loss exceeds ``eps``. See C16 (good events) in docs/proofs.md.
     """
     profile = gaussian_delta if sharp else two_sided
     half = mp.mpf(1) / 2
@@ -92,9 +91,10 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
 
 
 def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool, tau: Real | None = None) -> Real:
-    """Return :func:`beta_tail_bound` at ``tau``; None takes the minimum over ``tau``.
+    """Return :func:`beta_tail_bound` at ``tau``, or its minimum if ``tau`` is None.
 
-    The minimum is at ``tau = 1``, or where the derivative with respect to ``s = ln(tau/(1-tau))`` becomes positive.
+    The minimum is at ``tau = 1``, or at a point where the derivative with respect to ``s = ln(tau/(1-tau))`` becomes
+    positive.
     """
     if tau is not None:
         return beta_tail_bound(eps, mu, dim, rank, k, mp.mpf(tau), sharp)
@@ -114,9 +114,9 @@ def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bo
 
 
 def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
-    """Return the derivative of the Gaussian term with respect to its sensitivity ``m``.
+    """Return the derivative of the Gaussian term with respect to ``m``.
 
-    The term is the Gaussian profile if ``sharp``, else the two-sided tail.
+    ``m`` is the sensitivity over noise. The term is the Gaussian profile if ``sharp``, else the two-sided tail.
     """
     # phi(m/2 - eps/m), or (1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)
     near = normal_density(m / 2 - eps / m)
@@ -129,7 +129,7 @@ def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
 def _turning_points(derivative: Function, center: Real, width: Real, count: int = 500) -> list[Real]:
     """Return the points at which ``derivative`` becomes positive.
 
-    They are searched on a grid that is finest around ``center``.
+    The search uses a grid that is finest around ``center`` and begins with steps of about ``width``.
     """
     most = mp.asinh(150 / width)
     grid = [center + width * mp.sinh(most * j / count) for j in range(-count, count + 1)]
@@ -142,10 +142,10 @@ def _turning_points(derivative: Function, center: Real, width: Real, count: int 
 def beta_tail_published(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
 ) -> Real:
-    """Return the bound ``T(eps; mu sqrt(tau)) + k P(B > tau)`` on delta (C16: good events).
+    """Return the published bound on delta, ``T(eps; mu sqrt(tau)) + k P(B > tau)``.
 
-    ``T`` is the two-sided Gaussian tail, ``mu = 1/z``, ``k`` is the rank of the difference, and
-    ``B ~ Beta(r/2, (d-r)/2)``. If ``tau`` is None, it is the best one.
+    ``T`` is the two-sided Gaussian tail, and ``k`` is ``change_rank``. If ``tau`` is None, the bound is minimized over
+    ``tau``. See C16 (good events) in docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False, tau=tau)
 
@@ -153,10 +153,10 @@ def beta_tail_published(
 def beta_tail_sharp(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
 ) -> Real:
-    """Return the bound ``G(eps; mu sqrt(tau)) + k P(B > tau)`` on delta (C16: good events).
+    """Return the sharper bound on delta, ``G(eps; mu sqrt(tau)) + k P(B > tau)``.
 
-    ``G`` is the Gaussian profile, ``mu = 1/z``, ``k`` is the rank of the difference, and ``B ~ Beta(r/2, (d-r)/2)``. If
-    ``tau`` is None, it is the best one.
+    ``k`` is ``change_rank``. If ``tau`` is None, the bound is minimized over ``tau``. See C16 (good events) in
+    docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True, tau=tau)
 
@@ -164,9 +164,9 @@ def beta_tail_sharp(
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
     """Return the bound on delta of a run of M2 by a good event.
 
-    It is the minimum over ``tau`` of ``T k P(B > tau) + G(eps; mu sqrt(T tau))``, for ``T`` steps and the rank ``k`` of
-    the difference. ``G`` is the Gaussian profile, ``mu = 1/z``, and ``B ~ Beta(r/2, (d-r)/2)``. Without sampling, the
-    bounds ``good-event`` and ``good-event-q`` have this value. See C16 (good events) in docs/proofs.md.
+    The bound is the minimum of ``T k P(B > tau) + G(eps; mu sqrt(T tau))`` over ``tau``, for ``T`` steps and
+    ``k = change_rank``. Without sampling, the bounds ``good-event`` and ``good-event-q`` have this value. See C16 (good
+    events) in docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
@@ -176,8 +176,8 @@ def _good_event_split(
 ) -> Real:
     """Return ``eps`` at ``delta`` of the good-event bound, for a given split of delta.
 
-    ``split`` is the fraction of delta for ``T k P(B > tau)``, and "even" is one half. The rest is for the Gaussian run
-    at ``tau``. The symbols are those of :func:`good_event`.
+    ``split`` is the fraction of delta for ``T k P(B > tau)``, and "even" means one half. The rest is for the Gaussian
+    profile ``G(eps; mu sqrt(T tau))``. The symbols are those of :func:`good_event`.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     a, b, bad = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(delta) * share / (steps * change_rank)
@@ -189,7 +189,7 @@ def _good_event_split(
 def _log_moment(dim: int, rank: int, c: Real) -> Real:
     """Return ``ln E[e^(c B)]`` for ``B ~ Beta(r/2, (d-r)/2)``.
 
-    It is the logarithm of ``1F1(r/2; d/2; c)``, or a quadrature if that series is long.
+    The mean is ``1F1(r/2; d/2; c)``. A quadrature is used if the series of this function is long.
     """
     a, b = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
     if c < 2000:
@@ -211,9 +211,9 @@ def mixture_rdp(
 ) -> Real:
     """Return delta of ``steps`` releases of M2 by their Renyi curve.
 
-    The order is the best one. The curve of one release is ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)`` with
-    ``mu = 1/z``. With Poisson sampling it is a binomial mixture of such moments, at integer orders. See C15 (Renyi
-    accounting) in docs/proofs.md.
+    Delta is minimized over the order ``alpha``. The curve of one release is
+    ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``. With Poisson sampling only integer orders are used, and
+    the curve comes from a binomial mixture of the moments ``1F1``. See C15 (Renyi accounting) in docs/proofs.md.
     """
     mu, count = gaussian_mu(noise_multiplier), composition.adaptive_count_shift(adaptive_clipping_sigma)
 
@@ -235,9 +235,9 @@ def unprojected_delta(
     rank: int = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``steps`` releases without a projection, the Gaussian profile.
+    """Return delta of ``steps`` releases of M2 by the Gaussian profile.
 
-    ``dim`` and ``rank`` are not used.
+    This bound ignores the projection, so ``dim`` and ``rank`` are not used.
     """
     return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma))
 

@@ -1,7 +1,9 @@
-"""References for Gaussian sketches with noise (C14: the secret sketch), in mpmath.
+"""Compute references for secret Gaussian sketches with noise in mpmath.
 
-``Gamma`` is the assumed lower bound of the eigenvalues plus the noise, divided by the largest difference between
-neighbors.
+A sketch of a matrix ``Q`` is ``Q A^T`` plus noise, with a secret Gaussian matrix ``A`` of ``r`` rows (``rank``).
+``Gamma`` is ``(lam + sigma_g^2/sigma_A^2) / B``. ``lam`` is a lower bound of the eigenvalues of ``Q Q^T``, ``sigma_g``
+and ``sigma_A`` are the standard deviations of the noise and of the entries of ``A``, and ``B`` is the largest Frobenius
+norm of the difference of ``Q Q^T`` between neighbors. See C14 (the secret sketch) in docs/proofs.md.
 """
 
 import mpmath as mp
@@ -14,8 +16,7 @@ from privproj.reference.special import chi2_above, chi2_below
 def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
     """Return the Renyi curve of the bound ``rdp-tight`` at an order below ``gamma``.
 
-    ``front`` is ``r/2`` for rank ``r``, times the numbers of releases, eigenvalues and layers. See C14 (the secret
-    sketch) in docs/proofs.md.
+    ``front`` is the product of ``r/2`` and the numbers of releases, eigenvalues and layers.
     """
     with mp.workdps(2 * mp.mp.dps + 20):
         gamma = mp.mpf(gamma)
@@ -24,10 +25,9 @@ def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 
 
 def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
-    """Return the Renyi curve of the bound ``rdp-sharp`` at an order below ``gamma + 1``.
+    """Return the second Renyi curve of ``rdp-best`` at an order below ``gamma + 1``.
 
-    ``front`` is ``r/2`` for rank ``r``, times the numbers of releases and layers. See C14 (the secret sketch) in
-    docs/proofs.md.
+    ``front`` is the product of ``r/2`` and the numbers of releases and layers.
     """
     with mp.workdps(2 * mp.mp.dps + 20):
         gamma = mp.mpf(gamma)
@@ -36,28 +36,27 @@ def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 
 
 def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return delta of a sketch by the published Renyi curve, at the best order.
+    """Return delta of a sketch by the published Renyi curve, minimized over the order.
 
-    The curve has ``eigenvalues``, the rank of the difference of neighboring ``Q Q^T``, as a factor. The order is below
-    ``gamma``.
+    The factor ``eigenvalues`` in this curve is the rank of the difference of ``Q Q^T`` between neighbors. The order is
+    below ``gamma``.
     """
     front = mp.mpf(rank * eigenvalues * steps * layer_count) / 2
     return composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))
 
 
 def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return delta of a sketch by :func:`rdp` with one eigenvalue.
+    """Return delta of a sketch by ``rdp-tight``: :func:`rdp` with one eigenvalue.
 
-    This bound holds for differences of every rank. See C14 (the secret sketch) in docs/proofs.md.
+    This bound holds for differences of every rank.
     """
     return rdp(epsilon, rank, gamma, 1, steps, layer_count)
 
 
 def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return the smaller delta of the Renyi curves ``rdp-tight`` and ``rdp-sharp``.
+    """Return the smaller delta of two Renyi curves, each minimized over the order.
 
-    Orders are below ``gamma`` for the first curve, and from 2 to below ``gamma + 1`` for the second. See C14 (the
-    secret sketch) in docs/proofs.md.
+    Orders are below ``gamma`` for the curve of ``rdp-tight``, and from 2 to below ``gamma + 1`` for the second curve.
     """
     front, gamma = mp.mpf(rank * steps * layer_count) / 2, mp.mpf(gamma)
     one = composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, gamma)
@@ -67,16 +66,15 @@ def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count:
 
 
 def divergence_at_order(order: Real, rank: int, gamma: Real, eigenvalues: int) -> Real:
-    """Return the published Renyi curve of a sketch at one order."""
+    """Return the published Renyi curve of one release of a sketch, at one order."""
     return _tight_divergence(mp.mpf(order), mp.mpf(rank * eigenvalues) / 2, gamma)
 
 
 def one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
     """Return delta of one step of LoRA as a sketch.
 
-    ``Gamma = r sigma_g^2 / (2 B_F B_S)``, with the rank ``r``, the noise ``sigma_g``, the Frobenius bound ``B_F`` and
-    the sensitivity ``B_S``. The sketch has variance ``1/r``, and no lower bound of the eigenvalues is assumed. See C14
-    (the secret sketch) in docs/proofs.md.
+    ``Gamma`` is ``r sigma_g^2 / (2 B_F B_S)``, with the Frobenius bound ``B_F`` and the sensitivity ``B_S``. The
+    entries of ``A`` have the variance ``1/r``, and the lower bound of the eigenvalues is 0.
     """
     change = 2 * mp.mpf(frobenius_bound) * mp.mpf(sensitivity)
     return rdp_best(epsilon, rank, rank * mp.mpf(noise_sigma) ** 2 / change)
@@ -94,9 +92,9 @@ def by_design_delta(
 ) -> Real:
     """Return delta of LoRA as a sketch by the published design rule for ``Gamma``.
 
-    ``Gamma = (p/4) b r sigma_g^2 / (C^2 T ((1 + p)^T - 1))``, with ``p = step_smoothness``, ``b = 2 C/B_S``, the rank
-    ``r``, the noise ``sigma_g``, the Frobenius bound ``C``, the sensitivity ``B_S`` and ``T`` steps. The published
-    factor ``eigenvalues`` is included.
+    ``Gamma`` is ``(p/4) b r sigma_g^2 / (C^2 T ((1 + p)^T - 1))``, with ``p = step_smoothness``, ``b = 2 C/B_S``, the
+    Frobenius bound ``C``, the sensitivity ``B_S`` and ``T`` steps. The Renyi curve is that of :func:`rdp`, with the
+    factor ``eigenvalues``. This claim is refuted (C22: claims that are not guarantees).
     """
     product, norm = mp.mpf(step_smoothness), mp.mpf(frobenius_bound)
     batch = 2 * norm / mp.mpf(sensitivity)
@@ -105,10 +103,9 @@ def by_design_delta(
 
 
 def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1) -> Real:
-    """Return delta of ``steps`` sketches by tCDP.
+    """Return delta of ``steps`` sketches by truncated concentrated DP.
 
-    For ``T`` steps, rank ``r`` and ``n`` eigenvalues, they are ``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP. See C14 (the
-    secret sketch) in docs/proofs.md.
+    ``T`` releases with ``n = eigenvalues`` are ``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP.
     """
     gamma = mp.mpf(gamma)
     return composition.concentrated_delta(steps * rank * eigenvalues / (2 * gamma**2), epsilon, 2 * gamma / 5)
@@ -117,11 +114,10 @@ def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
     """Return the exact delta of a secret sketch for a rank-one difference.
 
-    It is the larger one of both directions. With ``nu = 1/Gamma``, one direction is ``F(w) - e^eps F(w/(1+nu))``, where
-    ``F`` is the chi-square distribution function with ``r`` degrees of freedom and
-    ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu``; it is 0 unless ``w > 0``. The other direction has ``-nu/(1+nu)`` for ``nu``
-    and upper tails for ``F``. Several releases and layers add their degrees of freedom. See C14 (the secret sketch) in
-    docs/proofs.md.
+    It is the larger delta of the two directions. Let ``nu = 1/Gamma``. In one direction delta is
+    ``F(w) - e^eps F(w/(1+nu))`` with ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu``, or 0 unless ``w > 0``. ``F`` is the
+    chi-square distribution function with ``r`` degrees of freedom. In the other direction ``-nu/(1+nu)`` replaces
+    ``nu``, and the upper tail replaces ``F``. For several releases and layers, ``r`` is multiplied by their numbers.
     """
     degrees, nu = rank * steps * layer_count, 1 / mp.mpf(gamma)
     with mp.workdps(mp.mp.dps + 20 + int(2 * abs(mp.log10(nu)))):
@@ -132,9 +128,10 @@ def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_cou
 
 
 def _one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> Real:
-    """Return ``F(w) - e^eps F(w/(1+nu))`` for one direction, where ``F`` is ``tail``.
+    """Return ``F(w) - e^eps F(w/(1+nu))`` for one direction of :func:`exact_rank1`.
 
-    ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` for ``r`` degrees of freedom; the result is 0 unless ``w > 0``.
+    ``F(x)`` is ``tail(degrees, x)``, and ``w = (degrees ln(1+nu) - 2 eps)(1+nu)/nu``. The result is 0 unless
+    ``w > 0``.
     """
     w = (degrees * mp.log(1 + nu) - 2 * mp.mpf(epsilon)) * (1 + nu) / nu
     return tail(degrees, w) - mp.exp(epsilon) * tail(degrees, w / (1 + nu)) if w > 0 else mp.mpf(0)
@@ -150,10 +147,11 @@ def one_vector(
 ) -> Real:
     """Return the exact delta of the sketch of one vector.
 
-    The worst pair of norms ``S <= S'`` has the largest ``nu = (S'^2 - S^2)/(S^2 + a)``, where ``a`` is the squared
-    ratio of noise and sketch deviations. ``S'`` is at most the Frobenius bound ``B_F`` and at most ``S + B_S``, with
-    the sensitivity ``B_S``. The maximum is at ``S^2 + S B_S = a`` or at ``S = B_F - B_S``, whichever ``S`` is smaller.
-    Without ``B_S`` it is at ``S = 0``. See C14 (the secret sketch) in docs/proofs.md.
+    The result is :func:`exact_rank1` at ``Gamma = 1/nu``. ``nu`` is the largest value of
+    ``(S'^2 - S^2)/(S^2 + a)`` over the norms ``S <= S'`` of neighboring vectors, with ``a = sigma_g^2/sigma_A^2``.
+    ``S'`` is at most the Frobenius bound ``B_F`` and at most ``S + B_S``, where ``B_S`` is the sensitivity. The maximum
+    is at ``S^2 + S B_S = a`` or at ``S = B_F - B_S``, whichever ``S`` is smaller. If ``B_S`` is not given, the maximum
+    is at ``S = 0``.
     """
     a = (mp.mpf(noise_sigma) / mp.mpf(sketch_sigma)) ** 2
     if sensitivity is None:

@@ -1,4 +1,7 @@
-"""References for public Gaussian sketches in mpmath (C4: random sensitivity; C5: any rank)."""
+"""Compute references for public Gaussian sketches in mpmath.
+
+The sketching matrix has ``r`` rows (``rank``), and ``mu = 1/z`` is the sensitivity over noise.
+"""
 
 import mpmath as mp
 
@@ -12,8 +15,8 @@ from privproj.reference.special import gaussian_delta
 def exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
     """Return delta of a public sketch for a difference of rank one.
 
-    It is ``E[h_eps(mu^2 Y/r)]``, where ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise,
-    ``mu = 1/z``, and ``Y`` is chi-square with ``r`` degrees of freedom. See C4 (random sensitivity) and C7
+    Delta is ``E[h_eps(mu^2 Y/r)]``, where ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``
+    and ``Y`` is chi-square with ``r`` degrees of freedom. See C4 (random sensitivity) and C7
     (distributions) in docs/proofs.md.
     """
     return expected_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
@@ -29,10 +32,10 @@ def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
 
 
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
-    """Return the smallest ``n d0 + G(eps; mu radius(ln d0))`` over ``d0`` (C16: good events).
+    """Return the minimum of ``n d0 + G(eps; mu radius(ln d0))`` over ``d0``.
 
-    ``G`` is the Gaussian profile. ``radius(ln d0)`` is a factor of the sensitivity that is exceeded with probability at
-    most ``d0``, and ``n = count`` is the number of times that it can be exceeded.
+    This is a bound on delta (C16: good events). A random factor of the sensitivity exceeds ``radius(ln d0)`` with
+    probability at most ``d0``, in each of ``n = count`` releases. ``G(eps; mu)`` is the Gaussian profile.
     """
 
     def total(s: Real) -> Real:
@@ -43,10 +46,10 @@ def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> 
 
 
 def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split: Real) -> Real:
-    """Return the ``eps`` at which ``n d0 + G(eps; mu radius(ln d0))`` equals ``delta``.
+    """Return the ``eps`` at which ``n d0 + G(eps; mu radius(ln d0))`` is ``delta``.
 
-    ``d0`` is given by ``n d0 = split delta``, and "even" is one half. ``G`` is the Gaussian profile, and ``n = count``.
-    The ``radius`` is that of :func:`least_over_radius`.
+    ``split`` is the fraction of ``delta`` for ``n d0``, and "even" means one half. ``G``, ``radius`` and ``n = count``
+    are as in :func:`least_over_radius`.
     """
     share, delta = mp.mpf("0.5") if split == "even" else mp.mpf(split), mp.mpf(delta)
     shift = mu * radius(mp.log(share * delta / count))
@@ -56,17 +59,17 @@ def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split:
 def _radius(rank: int) -> Function:
     """Return the factor ``1 + sqrt(2 ln(1/d0)/r)`` as a function of ``ln d0``.
 
-    A public sketch of rank ``r`` lengthens a difference by more than this factor with probability at most ``d0``. See
-    C16 (good events) in docs/proofs.md.
+    A public sketch of rank ``r`` increases the norm of a difference by more than this factor with probability at most
+    ``d0``. See C16 (good events) in docs/proofs.md.
     """
     return lambda log_bad: 1 + mp.sqrt(-2 * log_bad / rank)
 
 
 def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
-    """Return delta of a public sketch by a bound on its norm, at the best ``d0``.
+    """Return delta of a public sketch by a bound on the sketched norm.
 
-    ``d0`` is the probability that the bound on the norm fails. ``split`` is not used. See C16 (good events) in
-    docs/proofs.md.
+    The sketched norm is that of the difference between neighbors. Delta is minimized over the probability ``d0`` with
+    which the bound on this norm fails. ``split`` is not used. See C16 (good events) in docs/proofs.md.
     """
     return least_over_radius(_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
@@ -74,10 +77,10 @@ def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str =
 def _operator_norm_epsilon(
     delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """Return ``eps`` of a public sketch by a bound on its norm, at a split of delta.
+    """Return ``eps`` of a public sketch by a bound on the sketched norm.
 
-    ``split`` is the share of delta for the event that the bound on the norm fails, and "even" is one half. See C16
-    (good events) in docs/proofs.md.
+    ``split`` is the fraction of delta for the event that the bound of :func:`operator_norm` fails, and "even" means one
+    half. See C16 (good events) in docs/proofs.md.
     """
     return epsilon_at_split(_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 

@@ -1,7 +1,7 @@
 """Compute normal, Beta and chi-square distributions at any precision.
 
-The methods are series of positive terms, and guard digits. :mod:`privproj.numerics.special` has the same functions in
-floats, and the certificates have them in ball arithmetic.
+The methods are series of positive terms, and more digits ("guard digits") if digits cancel.
+:mod:`privproj.numerics.special` has the same functions in floats, and the certificates have them in ball arithmetic.
 """
 
 import mpmath as mp
@@ -10,7 +10,10 @@ from privproj.reference.calculus import Real, find_root
 
 
 def normal_tail(x: Real) -> Real:
-    """Return ``1 - Phi(x)``; 0 if it is below ``e^-10^17``."""
+    """Return ``1 - Phi(x)``, the upper tail of the standard normal distribution.
+
+    The result is 0 for ``x > 1e9``.
+    """
     return mp.mpf(0) if x > 10**9 else mp.erfc(mp.mpf(x) / mp.sqrt(2)) / 2
 
 
@@ -20,10 +23,10 @@ def normal_density(x: Real) -> Real:
 
 
 def gaussian_delta(eps: Real, mu: Real) -> Real:
-    """Return the Gaussian profile at ``eps`` for sensitivity over noise ``mu``.
+    """Return the Gaussian profile at ``eps`` for the sensitivity over noise ``mu``.
 
-    It is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3: Gaussian profile), computed with guard digits for the
-    cancellation.
+    It is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3: Gaussian profile), computed with guard digits because
+    the terms cancel.
     """
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     if mu == 0:
@@ -34,9 +37,10 @@ def gaussian_delta(eps: Real, mu: Real) -> Real:
 
 
 def two_sided(eps: Real, mu: Real) -> Real:
-    """Return ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)``, a bound on the Gaussian profile.
+    """Return the two-sided tail ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)``.
 
-    It is the probability that the absolute loss exceeds ``eps`` (C3: Gaussian profile).
+    It is the probability that the absolute privacy loss exceeds ``eps``, and an upper bound of the Gaussian profile
+    (C3: Gaussian profile).
     """
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     return normal_tail(eps / mu - mu / 2) + normal_tail(eps / mu + mu / 2)
@@ -46,7 +50,7 @@ def beta_lower(a: Real, b: Real, x: Real) -> Real:
     """Return ``I_x(a, b) = P(Beta(a, b) <= x)``, for integers ``2a`` and ``2b``.
 
     It is ``x^a (1-x)^b / (a Beta(a, b))`` times the hypergeometric series ``2F1(1, a+b; a+1; x)``, whose terms are
-    positive. The series is added in fixed-point integers.
+    positive. The sum is computed in fixed-point integers.
     """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     bits = mp.mp.prec + 40
@@ -73,8 +77,8 @@ def _beta_front(a: Real, b: Real, x: Real) -> Real:
 def beta_tail(a: Real, b: Real, x: Real) -> Real:
     """Return ``P(Beta(a, b) > x)``, for integers ``2a`` and ``2b``.
 
-    It is the series for ``1 - Beta(a, b)`` if that is short, else one minus the series for ``Beta(a, b)``. The
-    difference is computed with the guard digits that it loses by Chernoff's bound.
+    If the series of ``1 - I_x = I_(1-x)(b, a)`` is short, it is used. Otherwise the result is ``1 - I_x(a, b)``, with
+    guard digits for the cancellation, whose number is computed by Chernoff's bound.
     """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     if x <= 0:
@@ -99,9 +103,10 @@ def _power_front(a: Real, x: Real) -> Real:
 
 
 def gamma_lower(a: Real, x: Real) -> Real:
-    """Return ``P(a, x)``, the distribution function of a Gamma variable with shape ``a``.
+    """Return ``P(a, x)``, the distribution function of ``Gamma(a)``.
 
-    For ``x <= a + 1`` it is a series of positive terms in fixed-point integers, else one minus :func:`gamma_upper`.
+    For ``x <= a + 1`` a series of positive terms is added in fixed-point integers. Otherwise the result is
+    ``1 - Q(a, x)`` by :func:`gamma_upper`.
     """
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
@@ -123,8 +128,8 @@ def gamma_lower(a: Real, x: Real) -> Real:
 def gamma_upper(a: Real, x: Real) -> Real:
     """Return ``Q(a, x)``, the upper tail of a Gamma variable with shape ``a``.
 
-    ``2a`` must be an integer. For ``x > a + 1`` it is a finite sum that ends at ``Q(1, x) = e^-x`` or
-    ``Q(1/2, x) = erfc(sqrt x)``. Otherwise it is one minus :func:`gamma_lower`.
+    ``2a`` must be an integer. For ``x > a + 1`` a recursion in ``a`` gives a finite sum, whose last term is
+    ``Q(1, x) = e^-x`` or ``Q(1/2, x) = erfc(sqrt x)``. Otherwise the result is ``1 - P(a, x)`` by :func:`gamma_lower`.
     """
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
@@ -147,17 +152,17 @@ def gamma_upper(a: Real, x: Real) -> Real:
 
 
 def chi2_below(degrees: Real, x: Real) -> Real:
-    """Return ``P(X <= x)`` for a chi-square ``X`` with this number of degrees of freedom."""
+    """Return ``P(X <= x)`` for a chi-square ``X`` with ``degrees`` degrees of freedom."""
     return gamma_lower(mp.mpf(degrees) / 2, mp.mpf(x) / 2)
 
 
 def chi2_above(degrees: Real, x: Real) -> Real:
-    """Return ``P(X > x)`` for a chi-square ``X`` with this number of degrees of freedom."""
+    """Return ``P(X > x)`` for a chi-square ``X`` with ``degrees`` degrees of freedom."""
     return gamma_upper(mp.mpf(degrees) / 2, mp.mpf(x) / 2)
 
 
 def chi2_quantile(degrees: Real, share: Real, upper: bool) -> Real:
-    """Return the ``w`` at which a tail of a chi-square variable ``X`` equals ``share``.
+    """Return the ``w`` at which a tail of a chi-square ``X`` equals ``share``.
 
     The tail is ``P(X > w)`` if ``upper``, else ``P(X <= w)``.
     """
@@ -167,7 +172,7 @@ def chi2_quantile(degrees: Real, share: Real, upper: bool) -> Real:
 
 
 def student_quantile(degrees: int, share: Real) -> Real:
-    """Return the ``t`` with ``P(|T| > t) = share`` for Student's t distribution."""
+    """Return the ``t`` with ``P(|T| > t) = share`` for Student's t variable ``T``."""
     half, target = mp.mpf(1) / 2, mp.log(share)
 
     # P(|T| > t) = P(Beta(1/2, r/2) > t^2/(r + t^2)), s = ln(t^2/r)

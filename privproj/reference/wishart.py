@@ -1,10 +1,15 @@
 """Compute references for the vector Wishart mechanism in mpmath.
 
-They are its exact profile, and bounds by quantiles. :mod:`privproj.distributions.wishart_loss` has the exact profile in
-floats, and the certificates have it in ball arithmetic. Here it is the mean over ``A`` of the hockey-stick divergence
-of a pair given ``A`` (C9: equal norms; C12: unequal norms). ``A = (v' . Y)/(v . Y)`` for the release ``Y`` and the
-neighboring vectors ``v``, ``v'``. ``d`` is the dimension, ``r`` the rank, ``rho`` the alignment and ``m = 1 - rho`` the
-misalignment.
+The release is ``Y = M v`` for a vector ``v`` and a random Wishart matrix ``M``. ``d`` is the dimension and ``r`` the
+rank. The alignment ``rho`` is the cosine of the angle between neighboring vectors ``v`` and ``v'``, and ``m = 1 - rho``
+is the misalignment. ``kappa`` is the ratio of their norms.
+
+The privacy loss is a function of two random variables. ``A = (v' . Y)/(v . Y)`` has the distribution of
+``rho + sqrt(1-rho^2) T/sqrt(r)`` for Student's t variable ``T``, and ``W`` is chi-square with ``r + d - 1`` degrees of
+freedom. This module has the exact profile and bounds by quantiles of ``A`` and ``W``. The exact delta is the mean over
+``A`` of the hockey-stick divergence given ``A`` (C9: equal norms; C12: unequal norms).
+:mod:`privproj.distributions.wishart_loss` has the exact profile in floats, and the certificates have it in ball
+arithmetic.
 """
 
 import mpmath as mp
@@ -24,16 +29,16 @@ from privproj.reference.special import (
 
 
 def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
-    """Return the hockey-stick divergence of a pair with norm ratio ``kappa``, given ``A``.
+    """Return the hockey-stick divergence of a pair, given ``A = kappa e^-x``.
 
-    ``A = kappa e^-x`` is the ratio of the release's components along the two vectors (C9: exact profile; C12: unequal
-    norms). With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2``,
-    ``w = (eps - b)/c`` and ``W = e^-b (A/kappa)^(n/2)`` it is
+    With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2``, ``w = (eps - b)/c`` and
+    ``V = e^-b (A/kappa)^(n/2)``, the divergence is
 
-    * for ``A < kappa``: ``Q(n/2, w/2) - e^eps W Q(n/2, w kappa/(2A))``, and ``1 - e^eps W`` if ``w <= 0``;
-    * for ``A > kappa``: the same with ``P`` for ``Q``, and 0 if ``w <= 0``.
+    * for ``A < kappa``: ``Q(n/2, w/2) - e^eps V Q(n/2, w kappa/(2A))``, or ``1 - e^eps V`` if ``w <= 0``;
+    * for ``A > kappa``: ``P(n/2, w/2) - e^eps V P(n/2, w kappa/(2A))``, or 0 if ``w <= 0``.
 
-    ``P`` and ``Q`` are the regularized incomplete gamma functions, lower and upper.
+    ``P`` and ``Q`` are the lower and the upper regularized incomplete gamma function. See C9 (exact profile) and C12
+    (unequal norms) in docs/proofs.md.
     """
     with mp.workdps(mp.mp.dps + 20 + int(2 * max(mp.mpf(0), -mp.log10(abs(x))))):
         n, log_a = mp.mpf(rank + dim - 1), log_kappa - x
@@ -47,9 +52,8 @@ def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Re
 def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
     """Return delta of one pair of vectors, ``P(A <= 0) + E[g(A); A > 0]``.
 
-    ``g(A)`` is :func:`_conditional_gain`, and ``A = rho + sqrt(1-rho^2) T/sqrt(r)`` with ``T`` of Student's t
-    distribution. The integral is over ``x = ln kappa - ln A``, split at 0 and at the zero of ``w``. See C9 (exact
-    profile) and C12 (unequal norms) in docs/proofs.md.
+    ``g(A)`` is :func:`_conditional_gain`. The integral is over ``x = ln kappa - ln A``, split at 0 and at the zero of
+    the ``w`` in that function. See C9 (exact profile) and C12 (unequal norms) in docs/proofs.md.
     """
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
@@ -72,16 +76,17 @@ def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kapp
 def _infinite_part(rank: int, m: Real) -> Real:
     """Return ``P(A <= 0)``, the probability of an infinite loss.
 
-    It is ``P(Beta(r/2, 1/2) < m (2-m))/2``, or 1 minus that for ``m > 1``. See C9 (exact profile) in docs/proofs.md.
+    It is ``p = P(Beta(r/2, 1/2) < m (2-m))/2`` for ``m <= 1``, else ``1 - p``. See C9 (exact profile) in
+    docs/proofs.md.
     """
     half = beta_tail(mp.mpf(1) / 2, mp.mpf(rank) / 2, 1 - m * (2 - m)) / 2
     return half if m <= 1 else 1 - half
 
 
 def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Real, size: Real) -> Real:
-    """Return the integral over ``x > 0`` and ``x < 0``, split at one more point.
+    """Return the integral over all ``x``, split at 0 and at one more point.
 
-    This point is ``x = -shifted/a`` with ``a = (d+1-r)/2``, the zero of ``eps - b`` in :func:`_conditional_gain`.
+    This point is ``x = -shifted/a`` with ``a = (d+1-r)/2``. It is the zero of ``eps - b`` in :func:`_conditional_gain`.
     """
     a = mp.mpf(dim + 1 - rank) / 2
     start = mp.log(mp.sqrt(size / rank) + size)
@@ -101,9 +106,9 @@ def _integrate_beyond(integrand: Function, cut: Real, sign: int, start: Real) ->
 
 
 def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
-    """Return the integral between the two cuts, of which one is 0.
+    """Return the integral between two points, of which one is 0.
 
-    It is 0 if the other is negative, because the divergence is 0 there.
+    If the other point is negative, the integral is 0, because the divergence is 0 between them.
     """
     low, high = min(cuts), max(cuts)
     if low == high or high <= 0:
@@ -119,9 +124,9 @@ def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
 def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_ratio: Real = 1) -> Real:
     """Return delta of the worst pair of vectors.
 
-    With equal norms, the worst pair is that at the assumed misalignment. With a ``norm_ratio`` above 1, the result is
-    the largest delta over some pairs of at most this misalignment, in both directions: a lower bound on the worst
-    delta. See C10 (monotone in the alignment) and C12 (unequal norms) in docs/proofs.md.
+    With equal norms, the worst pair has the assumed misalignment. With a ``norm_ratio`` above 1, the result is the
+    largest delta over some pairs with at most this misalignment, in both directions. It is then a lower bound on the
+    worst delta. See C10 (monotone in the alignment) and C12 (unequal norms) in docs/proofs.md.
     """
     if dim == 1:
         return mp.mpf(0)
@@ -134,27 +139,28 @@ def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_rat
 def _worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real) -> Real:
     """Return the largest :func:`_pair_delta` over the misalignments ``m (j/8)^2``.
 
-    ``j`` is from 0 to 8.
+    ``m`` is ``misalignment``, and ``j`` is from 0 to 8.
     """
     m = mp.mpf(misalignment)
     return max(_pair_delta(dim, rank, m * mp.mpf(j * j) / 64, epsilon, log_kappa) for j in range(9))
 
 
 def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
-    """Return the interval ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` that contains ``A``.
+    """Return an interval that contains ``A`` except with probability ``delta_t``.
 
-    ``A`` is outside with probability ``delta_t``: ``P(|T| > t) = delta_t`` for ``T`` of Student's t distribution. See
-    C11 (quantile bounds, early theorem) in docs/proofs.md.
+    It is ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` with ``P(|T| > t) = delta_t`` for Student's t variable ``T``. See C11
+    (quantile bounds, early theorem) in docs/proofs.md.
     """
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach
 
 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return a bound on the loss outside an event of probability ``delta_t + delta_w``.
+    """Return a bound on the loss except with probability ``delta_t + delta_w``.
 
-    It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). It is infinite if
-    ``A``, the ratio of the release's components along the two vectors, may be negative.
+    It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). ``A`` is
+    outside of its quantile with probability ``delta_t``, and ``W`` with probability ``delta_w``. The result is infinite
+    if the quantile of ``A`` is not positive.
     """
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
@@ -168,9 +174,9 @@ def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) ->
     """Return the largest loss outside an event of probability ``delta_t + delta_w``.
 
     It is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem). The loss is
-    ``(d+1-r)/2 ln A + (W/2)(1/A - 1)``, where ``W`` is chi-square with ``r + d - 1`` degrees of freedom. ``A`` is
-    outside its interval with probability ``delta_t``, and ``W`` with ``delta_w``. The interval of ``W`` is one-sided or
-    two-sided, whichever gives the smaller result. The result is infinite if ``A`` may be negative.
+    ``(d+1-r)/2 ln A + (W/2)(1/A - 1)``. ``A`` is outside of an interval with probability ``delta_t``, and ``W`` is
+    outside of an interval with probability ``delta_w``. The interval of ``W`` is one-sided or two-sided, whichever
+    gives the smaller result. The result is infinite if the interval of ``A`` contains numbers up to 0.
     """
     low, high = _alignment_ends(dim, rank, m, delta_t)
     if low <= 0:
@@ -184,8 +190,8 @@ def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) ->
 def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
     """Return the largest loss over intervals of ``A`` and ``W``.
 
-    It is attained at a corner or at ``A = 1``: the loss is linear in ``W``, and convex or monotone in ``1/A``. See C11
-    (quantile bounds, early theorem) in docs/proofs.md.
+    The loss is linear in ``W``, and convex or monotone in ``1/A``, so the largest value is at a corner. The value at
+    ``A = 1`` is compared too. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     a = mp.mpf(dim + 1 - rank) / 2
     inside = [x for x in (*ends_of_a, mp.mpf(1)) if ends_of_a[0] <= x <= ends_of_a[1]]
@@ -193,9 +199,9 @@ def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends
 
 
 def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """Return ``loss`` at ``delta_t = split delta`` and ``delta_w`` the rest of delta.
+    """Return ``loss`` at ``delta_t = split delta``, ``delta_w = (1 - split) delta``.
 
-    "even" is one half, and "optimal" is the split with the smallest loss.
+    The split "even" is one half, and "optimal" is the split with the smallest loss.
     """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
 
@@ -222,19 +228,19 @@ def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real =
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
     """Return ``eps`` by the bound ``quantile-sharp`` at a split of delta.
 
-    It is the largest loss for which the two random variables are within their quantiles. See C11 (quantile bounds,
-    early theorem) in docs/proofs.md.
+    It is the largest loss for ``A`` and ``W`` within their quantiles. See C11 (quantile bounds, early theorem) in
+    docs/proofs.md.
     """
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
 
 def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
-    """Return the loss of the bound ``early`` at its parameters ``t`` and ``R``.
+    """Return the loss of the bound ``early`` at parameters ``t`` and ``R = radius``.
 
     The bound is Theorem 1 of the early version of arXiv 2601.21719. The loss is
-    ``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)`` with ``cos theta_R = t/R``,
-    ``R = radius`` and the misalignment ``m``. ``theta`` is the assumed angle, or ``theta_R`` if that is smaller,
-    because better aligned pairs are included. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    ``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)`` with ``cos theta_R = t/R``. ``theta``
+    is the smaller one of the assumed angle and ``theta_R``, because pairs with a smaller angle are included. See C11
+    (quantile bounds, early theorem) in docs/proofs.md.
     """
     angle, best = mp.acos(1 - m), mp.acos(t / radius)
     # |d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)
@@ -245,8 +251,8 @@ def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
 def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
     """Return a bound on ``P(S <= t or S' <= t)`` for the bound ``early``.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors, and ``eta`` is a parameter of
-    the bound. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. ``eta`` is a
+    parameter of the bound. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     # 1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q, z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
@@ -255,10 +261,10 @@ def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
 
 
 def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
-    """Return ``P(S <= t or S' <= t)`` for the bound ``early-exact-tail``, by quadrature.
+    """Return ``P(S <= t or S' <= t)`` exactly, for the bound ``early-exact-tail``.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the two vectors. See C11 (quantile bounds,
-    early theorem) in docs/proofs.md.
+    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. The method
+    is a quadrature. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
 
     # P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r
@@ -288,10 +294,11 @@ def early_delta(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return delta of the bound ``early`` at its parameters ``t``, ``eta`` and ``R``.
+    """Return delta of the bound ``early`` at parameters ``t``, ``eta``, ``R``, ``c``.
 
-    The bound is Theorem 1 of the early version of arXiv 2601.21719. Its delta does not depend on ``epsilon``. See C11
-    (quantile bounds, early theorem) in docs/proofs.md.
+    The bound is Theorem 1 of the early version of arXiv 2601.21719. ``epsilon`` is not used, because the parameters
+    determine delta. ``c`` is the constant in the exponent of :func:`_spectral_tail`. See C11 (quantile bounds, early
+    theorem) in docs/proofs.md.
     """
     m = mp.mpf(misalignment)
     return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
@@ -300,8 +307,8 @@ def early_delta(
 def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
     """Return the smallest loss of the bound ``early`` at ``delta``.
 
-    The minimum is over ``t`` with ``tail(t) < delta``, and ``R`` uses the rest of delta. See C11 (quantile bounds,
-    early theorem) in docs/proofs.md.
+    The minimum is over ``t`` with ``tail(t) < delta``, and ``R`` is determined by the rest of delta. See C11 (quantile
+    bounds, early theorem) in docs/proofs.md.
     """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
     highest = mp.exp(find_root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
@@ -343,8 +350,8 @@ def early(
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
     """Return ``eps`` of the bound ``early-exact-tail``, at the best ``t`` and ``R``.
 
-    It is the bound ``early`` with the exact tail probability of its two components. See C11 (quantile bounds, early
-    theorem) in docs/proofs.md.
+    It is the bound ``early`` with the exact probability of :func:`_mixed_tail` in place of its bound. See C11 (quantile
+    bounds, early theorem) in docs/proofs.md.
     """
     return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 
@@ -352,8 +359,8 @@ def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Re
 def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) -> Real:
     """Return the increase of the alignment by the published preprocessing.
 
-    It adds a common random vector of norm ``gamma`` to both vectors. With probability at most ``beta``, the increase is
-    smaller.
+    The preprocessing adds a common random vector of norm ``gamma`` to both unit vectors. The increase is smaller than
+    the result with probability at most ``beta``.
     """
     m, gamma = mp.mpf(misalignment), mp.mpf(gamma)
     # (gamma^2 (1-rho) - 2 gamma t (1+rho)) / (1 + gamma^2 + 2 gamma t), t = sqrt((2/d) ln(8/beta))

@@ -1,4 +1,4 @@
-"""Adaptive clipping: the clipping norm follows a quantile of the gradient norms.
+"""Define adaptive clipping: the clipping norm follows a quantile of the norms.
 
 The method is from arXiv 1905.03871. Every release includes a noisy count of the records that were not clipped. The sum
 and the count are accounted as one release (C31: adaptive clipping, docs/proofs.md). The next clipping norm is a
@@ -11,36 +11,34 @@ from dataclasses import dataclass, replace
 from privproj.errors import InvalidParameterError
 from privproj.parameters import DEVIATION, check_parameters, number, parameter
 
+# expected batch size divided by the default standard deviation of the noise on the count (arXiv 1905.03871)
 DEFAULT_BATCHES_OVER_SIGMA = 20.0
-"""The expected batch over the deviation of the noise on the count, where none is given (1905.03871)."""
 
-LEAST_CLIP = 1e-20
-"""The smallest clip that a plan may have, in the unit of the gradients."""
+LEAST_CLIP = 1e-20  # smallest clipping norm of a plan, in the unit of the gradients
 
-LARGEST_CLIP = 1e12
-"""The largest clip that a plan may have, in the unit of the gradients."""
+LARGEST_CLIP = 1e12  # largest clipping norm of a plan, in the unit of the gradients
 
-CLIP = number("a number from 1e-20 to 1e12", LEAST_CLIP, LARGEST_CLIP)
-"""The range of a clip."""
+CLIP = number("a number from 1e-20 to 1e12", LEAST_CLIP, LARGEST_CLIP)  # clipping norm
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClipping:
     """Options of adaptive clipping: ``C <- C exp(-rate (b - quantile))``.
 
-    ``C`` is the clipping norm, which is updated after every release. ``b`` is the noisy number of records that were not
-    clipped, divided by the expected batch size. So ``C`` decreases while it is above the quantile of the gradient
-    norms, and increases while it is below. The noise of a release is relative to the ``C`` of that release.
+    ``C`` is the clipping norm, which is updated after every release. ``rate`` is ``learning_rate``, and ``quantile`` is
+    ``target_quantile``. ``b`` is the noisy number of records that were not clipped, divided by the expected batch size.
+    So ``C`` decreases while it is above this quantile of the gradient norms, and increases while it is below. The noise
+    on the sum is proportional to the ``C`` of the same release.
 
     The released count is the noisy sum of ``b_i - 1/2`` over the batch, where ``b_i`` is 1 if record ``i`` was not
-    clipped, else 0. One record more or less changes this sum by 1/2. It would change a plain count by 1, which needs
+    clipped, else 0. Adding or removing one record changes this sum by 1/2. A plain count would change by 1 and need
     more noise (C31: adaptive clipping).
 
     Args:
         target_quantile: The fraction of the records that should not be clipped, above 0 and below 1.
         learning_rate: ``rate``, the step size for the logarithm of the clipping norm, above 0 and at most 10.
         sigma: The standard deviation of the noise on the count, in records, from 1e-12 to 1e12. None: a twentieth of
-            the expected batch size, which is public.
+            the public expected batch size.
         least: The smallest clipping norm, from 1e-20 to 1e12.
         most: The largest clipping norm, from ``least`` to 1e12.
 
@@ -67,9 +65,9 @@ class AdaptiveClipping:
             raise InvalidParameterError("most", self.most, f"a number from {self.least:g} (least) to 1e12")
 
     def for_batches(self, expected_batch: float) -> "AdaptiveClipping":
-        """Return these options with a value for ``sigma``.
+        """Return these options with the default for ``sigma`` if it is None.
 
-        If ``sigma`` is None, it becomes a twentieth of the expected batch size.
+        The default is a twentieth of the expected batch size.
 
         Args:
             expected_batch: The public expected batch size ``q N``, in records, above 0.

@@ -1,8 +1,10 @@
-"""Private batches: Poisson, fixed-size or balls-in-bins sampling, as planned.
+"""Draw private batches as planned: Poisson, fixed-size or balls-in-bins sampling.
 
 Batches are drawn from a secret random stream. Every record is read and collated alone, with its own random numbers. A
-training loop cannot read the records of a batch. Only the private optimizer opens a batch, once, between its drawing
-and its release.
+training loop cannot read the records of a batch. Only the private optimizer reads them, once for each batch, before it
+releases the batch.
+
+With several processes, a batch of the plan is a logical batch: each process has a share of the batch.
 """
 
 import itertools
@@ -46,10 +48,10 @@ from privproj.training.processes import Processes
 class Batch:
     """A batch of the private loader, to be passed to ``optimizer.step_on``.
 
-    Only the loss function can read its records.
+    Only the loss function can read the records of the batch.
 
     Args:
-        groups: The records, each collated alone, in groups that can be computed together.
+        groups: The records, each collated alone. The records of a group can be computed together.
 
     >>> import torch
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -93,7 +95,7 @@ class BatchState:
         self.on_empty: Callable[[], None] = lambda: None
 
     def open(self, batch: Batch) -> None:
-        """Set the current batch, which the sampler has just drawn."""
+        """Make a batch that was just drawn the current batch."""
         if self.batch is not None:
             expected = "called once for every batch, because empty batches are released too"
             remedy = "call step_on for each batch, and set its micro_batch_size to save memory"
@@ -102,7 +104,10 @@ class BatchState:
         self.on_open()
 
     def groups_of(self, batch: Any) -> list[Group]:
-        """Return the records of a batch, which must be the last one that was drawn."""
+        """Return the records of the current batch.
+
+        Raises :class:`InvalidParameterError` if ``batch`` is not the last batch that was drawn, or was used before.
+        """
         if self.closed:
             remedy = "call make_private again with the same ledger"
             raise InvalidParameterError("optimizer", "one whose run is closed", "open", remedy)
@@ -116,7 +121,10 @@ class BatchState:
         return batch._groups
 
     def close(self) -> None:
-        """Mark the current batch as released; its gradients must have been computed."""
+        """Mark the current batch as released.
+
+        Raises :class:`InvalidParameterError` if the gradients of the batch were not computed.
+        """
         if self.batch is None or not self.taken:
             after = "drawing a batch from the private loader" if self.batch is None else "backward_on of the batch"
             remedy = "call optimizer.step_on once for each batch"
@@ -124,16 +132,17 @@ class BatchState:
         self.batch = None
 
 
+# settings of the user's loader that the private loader keeps
 WORKER_SETTINGS = (
     "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
 )  # fmt: skip
-"""Settings of the user's loader that the private loader keeps."""
 
 
 class BinSampler:
-    """A sampler of balls-in-bins, which yields ``steps`` batches from number ``first`` on.
+    """A sampler of balls-in-bins, with ``steps`` batches from number ``first`` on.
 
-    Batches are numbered through the run. Each epoch has ``batches`` of them. ``secret`` returns the secret of an epoch.
+    The batches of a run are numbered from 0, and each epoch has ``batches`` batches. ``records`` is the number of
+    records. ``secret`` returns the secret of an epoch. The secret determines the batches of the epoch.
     """
 
     def __init__(self, secret: Callable[[int], str], records: int, batches: int, first: int, steps: int) -> None:
@@ -148,7 +157,7 @@ class BinSampler:
             yield members[position % self.batches].tolist()
 
     def picks(self, epoch: int) -> np.ndarray:
-        """Return the batch, counted from 0, that each record picks in an epoch."""
+        """Return the number of the batch, from 0, that each record picks in an epoch."""
         return pick_batches(self.secret(epoch), epoch, self.records, self.batches)
 
     def members(self, epoch: int) -> list[np.ndarray]:
@@ -159,15 +168,15 @@ class BinSampler:
 
 
 class PrivateLoader(BatchState):
-    """A data loader that draws batches as planned; :func:`make_private` makes it.
+    """A data loader that draws batches as planned; :func:`make_private` creates it.
 
-    One pass over the loader is ``ceil(1/q)`` steps. With balls-in-bins a pass is an epoch of ``t`` batches, or the rest
-    of an epoch that was begun, possibly by an earlier process. After the planned number of steps the loader yields no
-    more batches.
+    One pass over the loader is ``ceil(1/q)`` steps for the sampling rate ``q``. With balls-in-bins a pass is an epoch
+    of ``t`` batches. If an epoch was begun and not finished, also before a resume, the next pass has its remaining
+    batches. After the planned number of steps the loader yields no more batches.
 
-    Batch sizes vary, and each batch must be released before the next one is drawn. The loader releases a batch without
-    records itself, so that no model receives one. For loops that count batches, set ``keeps_empty = True``: then such a
-    batch is yielded. With several processes, a process may receive an empty share of a batch.
+    Batch sizes vary. Each batch must be released before the next one is drawn. If a batch has no records, the loader
+    releases it without yielding it. For loops that count batches, set ``keeps_empty = True``: then empty batches are
+    yielded. With several processes, the share of one process may be empty in any case.
 
     Args:
         loader: The user's loader, whose dataset, ``collate_fn`` and worker settings are used.
@@ -196,8 +205,7 @@ class PrivateLoader(BatchState):
     10
     """
 
-    bins = BinSampler
-    """What draws the batches of balls-in-bins; audits plant faults in it."""
+    bins = BinSampler  # the sampler of balls-in-bins; audits replace it by one with a bug
 
     def __init__(
         self, loader: DataLoader, plan: Plan, streams: Streams, secrets: EpochSecrets, done: Callable[[], int],
@@ -227,9 +235,9 @@ class PrivateLoader(BatchState):
 
     @property
     def batch_sampler(self) -> NoReturn:
-        """The batch sampler, which does not exist: this raises :class:`AttributeError`.
+        """Not available: raises :class:`AttributeError`.
 
-        Opacus' ``BatchMemoryManager`` would replace it.
+        Opacus' ``BatchMemoryManager`` would replace a batch sampler.
         """
         raise AttributeError(
             "a private loader draws its own batches. Use step_on(..., micro_batch_size=B) to save memory."
@@ -238,8 +246,8 @@ class PrivateLoader(BatchState):
     def __len__(self) -> int:
         """Return the number of steps of the next pass.
 
-        It is ``ceil(1/q)``, or the rest of the epoch with balls-in-bins, and at most the steps that are left in the
-        plan.
+        It is ``ceil(1/q)`` or, with balls-in-bins, the number of batches left in the epoch. It is at most the number of
+        steps that are left in the plan.
         """
         batches, done = self.plan.batches, self.done()
         # ceil(1/q) steps are one pass, and the t batches of an epoch.
@@ -278,8 +286,9 @@ class PrivateLoader(BatchState):
     def _check_next(self, position: int, logical: list[int]) -> None:
         """Raise an error unless this is the next batch, and the same in all processes.
 
-        With balls-in-bins every batch is released once, so the number of releases determines the next batch. If one
-        process had drawn ahead of the others, a record could be in the shares of two processes.
+        ``position`` is the number of the batch in the run, and ``logical`` has its record numbers. With balls-in-bins
+        every batch is released once, so the number of releases must equal ``position``. If the processes had drawn
+        different batches, a record could be in the shares of two processes.
         """
         if self.plan.batches is not None and position != self.done():
             actual = f"batch {position + 1} after {self.done()} releases"
@@ -316,9 +325,9 @@ class PrivateLoader(BatchState):
             yield logical if self.streams.is_insecure else drawn_from(logical, len(logical), generator)
 
     def _batches(self, sampler: Iterator[list[int]], shares: deque[list[int]]) -> Iterator[Batch]:
-        """Yield this process's share of every batch.
+        """Yield the share of this process in every batch.
 
-        The record numbers of the whole batch are appended to ``shares``.
+        For each batch, the record numbers of all processes are appended to ``shares``.
         """
 
         def shared() -> Iterator[list[tuple[int, int]]]:
@@ -361,10 +370,10 @@ class _RecordsAlone(Dataset):
 
 
 def check_loader(loader: DataLoader) -> None:
-    """Raise an error for a dataset without an index, or a loader with its own sampling.
+    """Raise :class:`InvalidParameterError` for a loader that cannot be made private.
 
-    The private loader would replace that sampling. Nested and sparse tensors are not supported either. The error is
-    :class:`InvalidParameterError`.
+    Its dataset must have records, a length and an index, and no nested or sparse tensors. The loader must not have a
+    sampler of its own, because the private loader would replace it.
     """
     data = loader.dataset
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not len(data):  # pyright: ignore

@@ -1,10 +1,11 @@
-"""Run a loss function on records under ``torch.vmap``, and capture their gradients.
+"""Run a loss function on records under ``torch.vmap``, and capture the gradients.
 
-``torch.vmap`` calls the loss function with a batch of one record, so records cannot see each other. In the module,
+``torch.vmap`` calls the loss function with a batch of one record, so no record can see another one. In the module,
 every trained tensor is replaced by an expanded view with one copy for each record, so that autograd computes the
-gradient of each record. The view takes no memory until an operation needs the copies. The operations in :data:`RULES`,
-such as linear layers, do not need them: they receive the tensor itself, run once for all records, and store the factors
-of the gradients. Layers are not changed, and a new kind of layer needs no support.
+gradient of each record. The view takes no memory until an operation needs the copies. Some operations, such as those of
+linear layers, do not need the copies. They have a rule in :data:`RULES`: they receive the tensor itself, run once for
+all records, and store ("capture") the factors of the gradients (:mod:`privproj.training.trained`). Layers are not
+changed, and a new kind of layer needs no support.
 """
 
 import gc
@@ -38,41 +39,39 @@ from privproj.errors import InvalidParameterError, PrivprojError, UnsupportedErr
 from privproj.training.per_example import LookedUp
 from privproj.training.trained import Trained
 
-SPATIAL = {functional.conv1d: 1, functional.conv2d: 2, functional.conv3d: 3}
-"""The number of spatial dimensions of each convolution."""
+SPATIAL = {functional.conv1d: 1, functional.conv2d: 2, functional.conv3d: 3}  # number of spatial dimensions
 
+# functions whose results a program may fill in place, so each record gets a result of its own
 FILLED = {torch.zeros, torch.empty, torch.ones, torch.full}
-"""Functions whose results programs fill in place. Each record gets its own."""
 
-TRUTH_VALUES = {Tensor.__bool__, torch.is_nonzero}
-"""Functions that return the truth value of a tensor."""
+TRUTH_VALUES = {Tensor.__bool__, torch.is_nonzero}  # functions that return the truth value of a tensor
 
+# operations that access gradients of records, each with its description for the error message
 GRADIENTS = {
     Tensor.register_hook: "a call of register_hook, which sees gradients before they are clipped",
     Tensor.retain_grad: "a call of retain_grad, which keeps gradients before they are clipped",
     Tensor.grad_fn.__get__: "a use of grad_fn, which sees gradients before they are clipped",  # pyright: ignore
     Tensor.backward: "a call of backward, which computes gradients before they are clipped",
 }  # fmt: skip
-"""Operations that reach gradients of records, with what the error says of each."""
 
+# the functions that torch calls to read ``tensor.data`` and to assign to it
 DATA: Any = Tensor.data.__get__  # pyright: ignore[reportAttributeAccessIssue]
 SET_DATA: Any = Tensor.data.__set__  # pyright: ignore[reportAttributeAccessIssue]
-"""How torch calls a read of ``tensor.data`` and an assignment to it."""
 
+# operators that write to their first argument; all others that do so have names that end in "_", such as ``add_``
 IN_PLACE = {"__setitem__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"}
-"""Names of operators that write to their first argument. Torch names the others like methods, such as ``add_``."""
 
+# operations that show the values of several records, each with its description for the error message
 PRINTED = {
     Tensor.__repr__: "a printed tensor, which shows the values of all records",
     Tensor.__format__: "a formatted tensor, which shows the values of all records",
 }  # fmt: skip
-"""Operations that show the values of several records, with what the error says of each."""
 
 
 class Split(BaseException):
-    """The exception for records of a group that take different branches.
+    """Raised if the records of a group take different branches.
 
-    ``values`` has the truth value of the condition for each record.
+    ``values`` has the truth value of the branch condition for each record.
     """
 
     def __init__(self, values: list[bool]) -> None:
@@ -80,14 +79,15 @@ class Split(BaseException):
         self.values = values
 
     def parts(self) -> list[list[int]]:
-        """List the positions of the records that take each of the two branches."""
+        """Return the positions of the records with a false and with a true condition."""
         return [[i for i, value in enumerate(self.values) if value is branch] for branch in (False, True)]
 
 
 class _Pass(TorchFunctionMode):
-    """One call of the loss function, in which calls of torch functions are intercepted.
+    """One call of the loss function, in which torch functions are intercepted.
 
-    It checks that random numbers come from a secret seed and that no computed tensor is still alive after the call.
+    The pass checks that random numbers come from a secret seed. :meth:`leaks` checks that no computed tensor is still
+    alive after the call.
     """
 
     def __init__(self, recorder: Any) -> None:
@@ -97,9 +97,10 @@ class _Pass(TorchFunctionMode):
         self.is_running = True
 
     def check(self, func: Any, kwargs: dict[str, Any]) -> None:
-        """Raise an error if the loss function sets a seed, uses a generator, or assigns data.
+        """Raise an error if the loss function sets a seed or uses a generator.
 
-        The assignment is one to the attribute ``data`` of a tensor. The error is :class:`InvalidParameterError`.
+        An assignment to the attribute ``data`` of a tensor is an error too. The error is
+        :class:`InvalidParameterError`.
         """
         if self.recorder.seeds() != self.recorder.secret_seeds or kwargs.get("generator") is not None:
             remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
@@ -122,9 +123,10 @@ class _Pass(TorchFunctionMode):
         raise NotImplementedError
 
     def end(self) -> None:
-        """End the pass; raise errors again that the loss function has caught.
+        """End the pass, and raise errors that the loss function has caught.
 
-        An error of privproj or a :class:`Split` is always raised, and other errors if :meth:`check_caught` raises one.
+        An error of privproj or a :class:`Split` is raised again. For any other caught error :meth:`check_caught` is
+        called, which may raise an error.
         """
         self.is_running = False
         errors, self.errors = self.errors, []
@@ -135,13 +137,13 @@ class _Pass(TorchFunctionMode):
             self.check_caught(error)
 
     def check_caught(self, error: BaseException) -> None:
-        """Raise an error if records may take different branches after this caught error.
+        """Raise an error if a caught error may lead records into different branches.
 
         A pass of one record raises nothing.
         """
 
     def leaks(self) -> bool:
-        """Return True if a tensor that was computed from records is still alive."""
+        """Return whether a tensor that was computed from records is still alive."""
         if any(tensor() is not None for tensor in self.computed_tensors):
             gc.collect()
         return any(tensor() is not None for tensor in self.computed_tensors)
@@ -184,9 +186,9 @@ class OneRecord(_Pass):
 class AllRecords(_Pass):
     """A pass of all records of a group under ``vmap``.
 
-    ``copies`` maps the identity of each copy to its trained tensor and parameter. ``switch`` has one empty row for each
-    record and requires a gradient, which connects captured operations to the backward pass. ``switches`` is ``switch``
-    as it is inside of ``vmap``.
+    ``copies`` has an entry for each parameter: from the ``id`` of the tensor with the copies of the parameter to the
+    trained tensor and the parameter. ``switch`` has one empty row for each record and requires a gradient. This makes
+    autograd call captured operations in the backward pass. ``switches`` is ``switch`` as seen inside of ``vmap``.
     """
 
     def __init__(
@@ -197,10 +199,10 @@ class AllRecords(_Pass):
         self.plain: dict[int, ref[Tensor]] = {}
 
     def check_caught(self, error: BaseException) -> None:
-        """Raise :class:`Split` to halve a group in which an operation failed.
+        """Raise :class:`Split` to halve a group if the loss function caught an error.
 
-        The operation may have failed for some of the records only. If random numbers were drawn before, this raises
-        :class:`UnsupportedError`.
+        The error may be due to some of the records only. If random numbers were drawn before, this raises
+        :class:`UnsupportedError`. A group of one record, or an error of ``vmap``, raises nothing.
         """
         records = len(self.switch)
         if records == 1 or not isinstance(error, Exception) or unsupported_by_vmap(error) is not None:
@@ -215,7 +217,7 @@ class AllRecords(_Pass):
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return the result of a torch function that the loss function calls.
 
-        A rule computes it if there is one for the function.
+        The result comes from the rule for the function in :data:`RULES`, if there is one.
         """
         self.check(func, kwargs)
         rule = RULES.get(func)
@@ -277,7 +279,7 @@ class AllRecords(_Pass):
 
     @property
     def depth(self) -> int:
-        """The number of function transforms around the current operation."""
+        """The number of function transforms, such as ``vmap``, around the operation."""
         return len(get_interpreter_stack() or ())
 
     @property
@@ -292,10 +294,10 @@ class AllRecords(_Pass):
             self.plain[id(tensor)] = self.computed_tensors[-1]
 
     def is_plain(self, arguments: Any) -> bool:
-        """Return True if no argument can depend on random numbers.
+        """Return whether no argument can depend on random numbers.
 
-        Such arguments are the tensors of the records, and integers or truth values that are computed from them without
-        drawing.
+        This is known for the tensors of the records, for integers or truth values that are computed from them without
+        random numbers, and for tensors that all records share.
         """
         return all(
             not is_batchedtensor(t) or ((noted := self.plain.get(id(t))) is not None and noted() is t)
@@ -305,9 +307,9 @@ class AllRecords(_Pass):
     def truth_value(self, x: Tensor, of: Any) -> bool:
         """Return the truth value of a tensor if it is the same for all records.
 
-        Otherwise raise :class:`Split`: the parts of the group are computed again, with other random numbers. If the
-        value depended on random numbers, the branch of a record would depend on the branches of others. Then this
-        raises :class:`UnsupportedError`. ``of`` has the arguments from which the tensor was computed.
+        Otherwise this raises :class:`Split`, and the parts of the group are computed again with other random numbers.
+        If the truth value may depend on random numbers, this raises :class:`UnsupportedError` instead, because the
+        branch of a record would then depend on other records. ``of`` has the tensors that determine the truth value.
         """
         rows = get_unwrapped(x).detach().movedim(maybe_get_bdim(x), 0)
         rows = rows.reshape(len(rows), -1)
@@ -326,7 +328,7 @@ class AllRecords(_Pass):
     def matrix(self, weight: Any) -> Trained | None:
         """Return the trained matrix that has this weight; None for any other tensor.
 
-        It is also None within ``torch.func.grad`` and similar transforms.
+        The result is also None within ``torch.func.grad`` and similar transforms.
         """
         trained, parameter = self.copies.get(id(weight), (None, None))
         if trained is None or parameter is not trained.weight or not trained.is_matrix or self.takes_gradients:
@@ -336,7 +338,8 @@ class AllRecords(_Pass):
     def use(self, x: Tensor, forward: Callable[[Tensor], Tensor], keep: Callable[[Tensor, Tensor], None]) -> Tensor:
         """Return ``forward(x)``, run once for all records, and capture its gradient.
 
-        In the backward pass ``keep`` is called with ``x`` and the gradient of the result, records first.
+        The backward pass calls ``keep`` with ``x`` and the gradient of the result. Both have the records as their first
+        dimension.
         """
 
         def keep_after_pass(x: Tensor, g: Tensor) -> None:
@@ -361,9 +364,10 @@ class AllRecords(_Pass):
     ) -> Tensor:  # fmt: skip
         """Multiply ``x`` by a trained matrix, add a bias, and capture the gradient.
 
-        The bias belongs to the matrix, is frozen, is any other tensor, or is None. ``factors`` returns ``(g, x)``, the
-        gradient of the output and the input, each records x tokens x width. If the matrix has a bias, ``x`` gets one
-        more column: ones, or zeros if this use is without the bias.
+        ``bias`` may be the bias of the trained matrix, any other tensor, or None. ``factors`` returns ``(g, x)``, the
+        gradient of the output and the input, each records x tokens x width. If the trained matrix has a bias, ``x``
+        gets one more column: ones if ``bias`` is this bias, else zeros. ``channels_at`` is the dimension of the result
+        to which a bias belongs.
         """
         owner, parameter = self.copies.get(id(bias), (None, None))
         is_own = owner is trained
@@ -375,9 +379,9 @@ class AllRecords(_Pass):
 
 
 class _Kept(torch.autograd.Function):
-    """The identity function, which captures ``x`` and the gradient of ``out``.
+    """The identity function of ``out``, which captures the gradient of ``out``.
 
-    The backward pass calls ``keep`` with both.
+    The backward pass calls ``keep`` with ``x`` and this gradient.
     """
 
     @staticmethod
@@ -403,36 +407,34 @@ class _Kept(torch.autograd.Function):
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: Any, out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]
     ) -> tuple[Any, int]:
-        """Move the dimension of the records to the front and apply the function."""
+        """Apply the function to all records, with the dimension of the records first."""
         dims = zip((out, switch, x), in_dims[:3], strict=True)
         moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in dims]
         return _Kept.apply(*moved, keep), 0
 
 
+# ``_Kept.apply`` for calls outside of function transforms, which is faster
 _keep_plainly: Any = super(torch.autograd.Function, _Kept).apply  # pyright: ignore
-"""``_Kept.apply`` outside of transforms, without looking for default values."""
 
 
-OWN_RULES = {"aten", "prims", "higher_order"}
-"""Namespaces of operators whose rules for ``vmap`` are torch's own."""
+OWN_RULES = {"aten", "prims", "higher_order"}  # namespaces of operators whose rules for ``vmap`` are part of torch
 
-OWN_FUNCTIONS: set[Any] = {_Kept}
-"""Functions of this package whose ``vmap`` method keeps records apart."""
+OWN_FUNCTIONS: set[Any] = {_Kept}  # functions of this package, whose ``vmap`` methods keep records apart
 
 
 def _writes(func: Any, kwargs: dict[str, Any]) -> bool:
-    """Return True if the name or options of a function show that it writes to an argument."""
+    """Return whether a function writes to an argument, by its name and options."""
     name = getattr(func, "__name__", "")
     return name in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
 
 
 def _has_vmap_rule(operator: OpOverload) -> bool:
-    """Return True if an operator has its own rule for ``vmap``."""
+    """Return whether an operator has its own rule for ``vmap``."""
     return _dispatch_has_kernel_for_dispatch_key(operator.name(), "FuncTorchBatched")
 
 
 def _draws(func: Any) -> bool:
-    """Return True if the name of a function shows that it draws random numbers."""
+    """Return whether a function draws random numbers, by its name."""
     name = getattr(func, "__name__", "")
     return any(word in name for word in ("rand", "bernoulli", "multinomial", "poisson", "geometric", "dropout"))
 
@@ -468,7 +470,7 @@ def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None)
 
 
 def _addmm(during: AllRecords, input: Tensor, mat1: Tensor, mat2: Tensor, **scales: Any) -> Any:
-    """Return ``b + x W`` for the weight of a Conv1D layer, and capture the factors."""
+    """Return ``b + x W`` for a Conv1D layer, and capture the factors of its gradient."""
     trained = during.matrix(mat2)
     if trained is None or not trained.is_transposed or scales:
         return NotImplemented
@@ -546,12 +548,12 @@ def _convolution(convolution: Callable[..., Tensor], dimensions: int) -> Callabl
 
 
 def _each(value: Any, dimensions: int) -> tuple[int, ...]:
-    """Return the value of a convolution's setting for each dimension."""
+    """Return the stride or another setting of a convolution for each dimension."""
     return (value,) * dimensions if isinstance(value, int) else tuple(value) * (dimensions // len(value))
 
 
 def _added(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the padding of each dimension by a convolution, both sides together."""
+    """Return the padding of a convolution in each dimension, both sides together."""
     if padding == "same":
         return tuple(step * (side - 1) for side, step in zip(sizes, dilations, strict=True))
     return (0,) * len(sizes) if padding == "valid" else tuple(2 * one for one in _each(padding, len(sizes)))
@@ -569,7 +571,10 @@ def _margins(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> list[int]:
 def _attention(
     during: AllRecords, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return attention under ``vmap``, computed as for a batch."""
+    """Return scaled dot-product attention under ``vmap``, as for a batch.
+
+    Autocast is applied, and the gradient of a trained mask is supported.
+    """
     kind = query.device.type
     if torch.is_autocast_enabled(kind):
         # vmap decomposes the function before autocast applies, so the arguments are converted here.
@@ -581,19 +586,27 @@ def _attention(
 
 
 def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
-    """Return whether two tensors are equal, if this is the same for all records."""
+    """Return whether two tensors are equal, if the answer is the same for all records.
+
+    Otherwise :meth:`AllRecords.truth_value` raises an error.
+    """
     if input.shape != other.shape or not (is_batchedtensor(input) or is_batchedtensor(other)) or during.depth > 1:
         return NotImplemented
     return during.truth_value((input == other).all(), (input, other))
 
 
 def _contains(during: AllRecords, input: Tensor, element: Any) -> Any:
-    """Return whether a tensor contains a value, if this is the same for all records."""
+    """Return whether a tensor contains a value, if the same is true for all records.
+
+    Otherwise :meth:`AllRecords.truth_value` raises an error.
+    """
     if not is_batchedtensor(input) or during.depth > 1:
         return NotImplemented
     return during.truth_value((input == element).any(), (input, element))
 
 
+# Functions that torch does not run under vmap in the usual way, each with its rule. If a rule returns NotImplemented,
+# the function runs in the usual way.
 RULES: dict[Any, Callable[..., Any]] = {
     functional.linear: _linear, torch.addmm: _addmm, functional.embedding: _embedding,
     functional.scaled_dot_product_attention: _attention, torch.equal: _equal,
@@ -604,7 +617,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     Tensor._is_any_true: lambda during, input: input.any(),
     **{function: _convolution(function, dimensions) for function, dimensions in SPATIAL.items()},
 }  # fmt: skip
-"""Functions that are not left to vmap. A rule that returns ``NotImplemented`` leaves a call to vmap after all."""
 
 
 def _without_overrides(function: Any) -> Any:
@@ -615,14 +627,15 @@ def _without_overrides(function: Any) -> Any:
     return copy
 
 
+# functions of torch that call others, some of which multiply by a matrix; capturing the inner calls saves time and
+# memory
 COMPOSED = {
     functional.multi_head_attention_forward: _without_overrides(functional.multi_head_attention_forward),
 }  # fmt: skip
-"""Functions of torch that are made of others, some of which multiply by a matrix. Speed and memory only."""
 
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
-    """Return the error to raise for an error of ``vmap``; None for any other error."""
+    """Return an error with a remedy for an error of ``vmap``; None for other errors."""
     first = str(error).strip().removeprefix("vmap: ").partition("\n")[0]
     text = ". ".join(first.split(". ")[:2]).rstrip(".")
     signs = (

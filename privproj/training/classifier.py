@@ -1,7 +1,7 @@
-"""Train a linear head or a small network on features: the run of ``privproj train``.
+"""Train a linear head or a small network on features, for ``privproj train``.
 
-A run has a folder with its settings, its ledger, its checkpoint and its report. It can be stopped at any moment and
-resumed. Releases before the stop are counted.
+A run has a folder with its settings, its ledger, its checkpoint and its report. You can stop a run at any moment and
+resume it. Releases before the stop are counted.
 """
 
 import json
@@ -40,20 +40,16 @@ from privproj.training.processes import Processes, join_processes, own_device
 from privproj.training.settings import Settings
 from privproj.training.trained import trained_tensors
 
-TEST_SHARE = 0.25
-"""The share of records that is kept from training where a data set has no test part."""
+TEST_SHARE = 0.25  # fraction of the records used for testing if a dataset has no test part
 
-DEFAULT_BATCH_SIZE = 256
-"""The expected number of records in a batch, where none is given and there are that many."""
+DEFAULT_BATCH_SIZE = 256  # expected batch size if none is given; at most the number of records
 
-DEFAULT_EPOCHS = 50
-"""Passes over the data, where neither passes nor steps are given."""
+DEFAULT_EPOCHS = 50  # passes over the data if neither epochs nor steps are given
 
-LARGEST_CLASS = 10**6
-"""The largest class number; keeps a mistaken label column from making a huge layer."""
+LARGEST_CLASS = 10**6  # largest class number, so that a wrong label column does not cause a huge layer
 
+# files in the folder of a run; a change of names makes earlier runs impossible to resume
 FILES = {"settings": "settings.json", "ledger": "ledger.jsonl", "checkpoint": "checkpoint.pt", "report": "report.json"}
-"""The files in the folder of a run. Contract: an earlier run is resumed from them."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +74,11 @@ class Data:
 def load(name: str) -> Data:
     """Load features and classes of scikit-learn's ``digits`` or of an ``.npz`` file.
 
-    The features of ``digits`` are pixels divided by 16. The test part of a file is ``test_x`` and ``test_y``. Without
-    them, and for ``digits``, about a quarter of the records is the test part. For ``digits`` a public permutation
-    selects them. For a file a hash of each record does, so one record more changes the training part by at most that
-    record. The number of classes is assumed to be public. Features are not scaled, because statistics of private
-    records would be a release.
+    The features of ``digits`` are pixels divided by 16. The test part of a file is ``test_x`` and ``test_y``. If a file
+    has no such arrays, and for ``digits``, about a quarter of the records is the test part. A public permutation
+    selects these records in ``digits``. In a file, a hash of each record decides whether it is tested. So adding one
+    record changes the training part by at most this record. The number of classes is assumed to be public. Features of
+    a file are not scaled, because statistics of private records would be a release.
     """
     arrays = _read_features(name)
     x, y = _checked_tensors(arrays["x"], arrays["y"])
@@ -108,9 +104,10 @@ def load(name: str) -> Data:
 
 
 def _read_features(name: str, option: str = "data") -> dict[str, np.ndarray]:
-    """Return the arrays of ``digits`` or of a file.
+    """Return the arrays of ``digits`` or of a file, by name.
 
-    Raises :class:`InvalidParameterError` if the file cannot be read or if arrays are missing.
+    ``option`` is the name of the option, for messages. Raises :class:`InvalidParameterError` if the file cannot be read
+    or if arrays are missing.
     """
     if name == "digits":
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
@@ -131,9 +128,10 @@ def _read_features(name: str, option: str = "data") -> dict[str, np.ndarray]:
 
 
 def _checked_tensors(x: np.ndarray, y: np.ndarray, option: str = "data") -> tuple[Tensor, Tensor]:
-    """Return features (records x width) and classes as tensors.
+    """Return features (records x width) and classes (one for each record) as tensors.
 
-    Raises :class:`InvalidParameterError` unless they have these shapes, finite features and classes from 0 to 1e6.
+    Raises :class:`InvalidParameterError` unless the shapes match, all features are finite, and classes are integers
+    from 0 to 1e6.
     """
     numbers = x.dtype.kind in "fiu" and y.dtype.kind in "iu"
     fit = numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]
@@ -147,9 +145,9 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray, option: str = "data") -> tupl
 
 
 def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
-    """Return a linear head or a network with one hidden layer, with adapters if needed.
+    """Return a linear head or a network with one hidden layer, with initial weights.
 
-    The head starts at zero. The algorithm determines the adapters.
+    The last layer starts at zero. If the training algorithm needs adapters, they are added.
     """
     width, seed = data.x.shape[1], settings.insecure_seed or 0
     head = nn.Linear(settings.hidden or width, data.classes)
@@ -172,7 +170,11 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
 
 
 def _device_named(name: str | None) -> torch.device:
-    """Return the device of this process with this name; without a name, a GPU if any."""
+    """Return the device of this name for this process.
+
+    If ``name`` is None, it is a GPU if there is one, else the CPU. Raises :class:`InvalidParameterError` if torch
+    cannot use the device.
+    """
     try:
         device = own_device(torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu")))
         float(torch.zeros(1, device=device))
@@ -185,16 +187,17 @@ def _device_named(name: str | None) -> torch.device:
 def join(settings: Settings) -> Processes:
     """Join the processes that ``torchrun`` started for a run, and return them.
 
-    Each process uses its own device of the kind in the settings.
+    Each process uses its own device of the type in the settings.
     """
     return join_processes(_device_named(settings.device))
 
 
 def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
-    """Load the checkpoint of a folder into the module and return it; empty without one.
+    """Load the checkpoint of a folder into the module, and return the checkpoint.
 
-    Raises :class:`InvalidParameterError` if the checkpoint is damaged, if it has more releases than the ledger, or if
-    it is missing although the ledger has releases: a run writes its first checkpoint before its first release.
+    The result is empty if there is no checkpoint. Raises :class:`InvalidParameterError` if the checkpoint is damaged or
+    has more releases than the ledger. It is also raised if there is no checkpoint although the ledger has releases,
+    because a run writes its first checkpoint before its first release.
     """
     path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
     released = read_ledger(ledger).spent if ledger.exists() else 0
@@ -225,8 +228,9 @@ class ClassifierTraining:
 
     If epsilon of the planned run cannot be computed, the constructor raises an error before anything is released.
     DP-SFT has two stages: a search for the subspace, by default with half of the steps, and then training in the
-    subspace. A search in public data takes none of these steps. ``state`` is the checkpoint, and ``total`` is the
-    number of steps of all stages. Only process 0 has the folder and the ledger.
+    subspace. If the search uses public data, all steps are for the training. Other algorithms have one stage. ``state``
+    is the checkpoint, and ``total`` is the number of private steps of all stages. In processes other than process 0,
+    ``folder`` and ``ledger`` are None.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
@@ -254,7 +258,10 @@ class ClassifierTraining:
             raise
 
     def start_next_stage(self) -> None:
-        """Start the next stage according to the ledger; a resumed stage keeps its noise."""
+        """Start the first stage that is not finished according to the ledger.
+
+        A resumed stage keeps the noise with which it began.
+        """
         settings, rank = self.settings, self.settings.rank or 0
         search = settings.subspace_steps or self.total // 2
         noise = {name: getattr(settings, name) for name in ("noise_multiplier", "epsilon", "delta")}
@@ -293,7 +300,7 @@ class ClassifierTraining:
         return self.start_stage(settings.mechanism, self.total - search, noise, subspace=subspace)
 
     def public_records(self, name: str) -> DataLoader:
-        """Return a loader of public records.
+        """Return a loader of the public records in a file.
 
         Raises :class:`InvalidParameterError` if they have another width than the private records, or more classes.
         """
@@ -310,7 +317,7 @@ class ClassifierTraining:
     def start_stage(
         self, algorithm: str, steps: int, noise: Any, rank: int | None = None, subspace: Subspace | None = None
     ) -> None:
-        """Make the module, the optimizer and the loader of one stage private."""
+        """Create the private optimizer and the private loader of one stage."""
         settings, sigma = self.settings, self.settings.adaptive_clipping_sigma
         trained = [p for p in self.module.parameters() if p.requires_grad]
         kind, rate = torch.optim.SGD, settings.learning_rate or 0.0
@@ -333,7 +340,7 @@ class ClassifierTraining:
             self.optimizer.load_state_dict(self.state["optimizer"])
 
     def save(self) -> None:
-        """Write the checkpoint atomically; only process 0 has a folder."""
+        """Write the checkpoint atomically; only process 0 writes it."""
         released = self.optimizer._spending.account.spent
         self.state |= {"module": self.module.state_dict(), "released": released}
         if self.settings.adaptive_clipping_sigma is not None:
@@ -346,9 +353,9 @@ class ClassifierTraining:
             write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(self.state, file))
 
     def train(self, progress: Callable[[int], object] = lambda steps: None) -> dict[str, Any]:
-        """Make all steps that are left and return the report; close the run in any case.
+        """Make all steps that are left, and return the report.
 
-        ``progress`` is called with the number of steps since its last call.
+        ``progress`` is called with the number of steps since its last call. The run is closed, also after an error.
         """
         began = time.monotonic()
         try:
@@ -377,10 +384,11 @@ class ClassifierTraining:
             self.save()
 
     def report(self, began: float) -> dict[str, Any]:
-        """Return the report of a finished run: accuracy, noise, files, account and epsilon.
+        """Return the report of a finished run: accuracy, noise, files and epsilon.
 
-        ``began`` is the start on the monotonic clock, in seconds. With adaptive clipping the report has the first and
-        the last clipping norm, and the standard deviation of the noise on the count.
+        It also has the account of the releases. ``began`` is the time of the start by ``time.monotonic``, in seconds.
+        With adaptive clipping the report also has the first and the last clipping norm, and the standard deviation of
+        the noise on the count.
         """
         plan, account = self.optimizer.plan, self.optimizer._spending.account
         sigma = self.settings.adaptive_clipping_sigma
@@ -408,8 +416,8 @@ class ClassifierTraining:
 def public_search(module: nn.Module, batches: DataLoader, settings: Settings, steps: int, rank: int) -> list[Tensor]:
     """Train the module on public batches without noise, and return snapshots.
 
-    There is a snapshot after every ``floor(steps/rank)`` steps: the flattened difference of all trained weights from
-    their start. The gradient of each batch is clipped as a whole.
+    A snapshot is taken after every ``floor(steps/rank)`` steps. It is the vector of all trained weights minus their
+    values before the first step. The mean gradient of each batch is clipped, and not each record's gradient.
     """
     if rank > steps:
         raise InvalidParameterError("rank", rank, f"at most {steps}, the number of steps of the search")
@@ -445,12 +453,12 @@ def begin_run(settings: Settings, folder: Path) -> None:
 
 
 def _fingerprint(settings: dict[str, Any]) -> str:
-    """Return a hash of the settings, which detects changes between start and resume."""
+    """Return a hash of the settings, to detect that they were changed before a resume."""
     return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def remove_unused_folder(folder: Path) -> None:
-    """Remove the files of a run without releases, and its folder if that is then empty."""
+    """Remove the files of a run without releases, and then the folder if it is empty."""
     ledger = folder / FILES["ledger"]
     if not ledger.exists() or not read_ledger(ledger).spent:
         for file in (*FILES.values(), f"{FILES['ledger']}.data"):
@@ -460,9 +468,9 @@ def remove_unused_folder(folder: Path) -> None:
 
 
 def saved_settings(folder: Path) -> Settings:
-    """Return the settings of a run from its folder.
+    """Return the settings that a run has saved in its folder.
 
-    Raises :class:`InvalidParameterError` if they are missing or were changed.
+    Raises :class:`InvalidParameterError` if the settings are missing or were changed.
     """
     try:
         saved = parse_json(read_bounded(folder / FILES["settings"]).decode())

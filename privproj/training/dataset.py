@@ -1,17 +1,18 @@
-"""Check the dataset of a run and the account of earlier releases on its tensors.
+"""Check the dataset of a run, and the account of earlier releases on its tensors.
 
 A record that occurs k times in a dataset contributes up to k times the clipping norm, so duplicates raise an error. A
-plan belongs to one dataset: its sampling rate depends on the number of records, and its budget is about their users.
+ledger belongs to one dataset: the sampling rate of its plan depends on the number of records, and its privacy
+budget is for the users with these records.
 
 A digest identifies the dataset. It is computed from private data without noise, so it can confirm a correct guess of
 the data. Therefore the digest is not in the ledger. It is in a separate file next to the ledger, which only the owner
 may read and which must not be published.
 
-The first release of a run sets an attribute on every trained tensor and on every module that contains one: the stamp.
-It lists the releases that are accounted so far. A later run on such a tensor or module must account for them: it needs
-the same ledger or, without a ledger, a subspace whose account has them. A tensor keeps its stamp under another
-optimizer, head or wrapper. A module keeps its stamp when adapters are merged, and its copies and pickles have it too.
-Weights that are loaded into another module have no stamp.
+The first release of a run sets an attribute on every trained tensor and on every module that contains one. This
+attribute, the stamp, lists the releases that are accounted so far. A later run on such a tensor or module must account
+for these releases: it needs the same ledger or, without a ledger, a subspace whose account has them. A tensor keeps its
+stamp under another optimizer, head or wrapper. A module keeps its stamp when adapters are merged, and its copies and
+pickles have the stamp too. Weights that are loaded into another module have no stamp.
 """
 
 import hashlib
@@ -34,17 +35,16 @@ from privproj.io.ledger import Account
 from privproj.training.generators import unchanged_numbers
 from privproj.training.trained import Trained
 
-SAMPLE_SIZE = 60
-"""Records of the public sample of a data set that is not made of tensors, evenly spaced."""
+SAMPLE_SIZE = 60  # number of evenly spaced records in the digest of a dataset that is not a TensorDataset
 
+# types of records that Python may store as one object although they are records of different people
 _PLAIN = (str, bytes, int, float, complex, type(None), type, Enum)
-"""Records that may be one object though they are different people's."""
 
+# text of the entry "private" of the file with the identity of a dataset
 PRIVATE = "a digest of private data, which is no private release: keep it with the data, and do not publish it"
-"""The first entry of the file with the identity of a data set."""
 
+# remedy in error messages if a ledger cannot be continued; it follows another remedy and "or"
 ANOTHER_LEDGER = "use another ledger and compose both"
-"""The remedy where a ledger cannot be continued; it follows another remedy and "or"."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,14 @@ class Identity:
 def check_distinct(dataset: Dataset) -> None:
     """Raise an error if a dataset contains the same record twice.
 
-    Two records are the same if they are the same index of one dataset (also through ``ConcatDataset``, ``Subset`` and
-    the first part of a ``StackDataset``), the same row of the same tensors, or the same object in a list. Different
-    objects with equal contents are different records: account for a user who has k of them with ``group_size=k``.
+    Two records are the same if they are one of the following:
+
+    * the same index of one dataset, also through ``ConcatDataset``, ``Subset`` and the first part of a ``StackDataset``
+    * the same row of the same tensors
+    * the same object in a list
+
+    Different objects with equal contents are different records. If a user has k of them, account for this user with
+    ``group_size=k``.
 
     Args:
         dataset: A dataset with a length and an index.
@@ -98,8 +103,8 @@ def check_distinct(dataset: Dataset) -> None:
 def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
     """Yield ``(source, indices)`` for each underlying dataset of some records.
 
-    ``positions`` are the positions of the records in ``dataset``. ``source`` identifies the underlying dataset, and
-    ``indices`` are the indices of the records in it.
+    ``positions`` are the positions of the records in ``dataset``. ``source`` identifies an underlying dataset, such as
+    a part of a ``ConcatDataset``. ``indices`` are the indices of the records in this underlying dataset.
     """
     if isinstance(dataset, Subset) and np.asarray(dataset.indices).dtype.kind in "iu":
         # Indices below 0 count from the end.
@@ -150,9 +155,9 @@ def identity(dataset: Dataset) -> Identity:
 
 
 def _digest(dataset: Any) -> str | None:
-    """Return a digest of the records that identify a dataset.
+    """Return a digest of a ``TensorDataset``, or of a sample of another dataset.
 
-    It is None if a record cannot be converted to bytes.
+    The result is None if a record cannot be converted to bytes.
     """
     digest, records = hashlib.sha256(), len(dataset)
     numbers: list[Any] = sorted({i * records // SAMPLE_SIZE for i in range(SAMPLE_SIZE if records else 0)})
@@ -187,8 +192,8 @@ class Sidecar:
     """The file ``<ledger>.data``: identity of the dataset, releases and secrets.
 
     If the path of the ledger is a link, the file is next to the file that the link points to. ``data`` is the identity
-    of the dataset of this run. ``entries`` has the other fields of the file: ``entries["ledger"]`` is a random name of
-    the ledger, which stamps contain.
+    of the dataset of this run. ``entries`` has the other fields of the file. One of them, ``entries["ledger"]``, is a
+    random name of the ledger; stamps contain this name.
     """
 
     def __init__(self, ledger: str, data: Identity) -> None:
@@ -200,7 +205,7 @@ class Sidecar:
         """Raise an error if the dataset or the number of releases does not match the file.
 
         Raises :class:`InvalidParameterError` if the releases of ``account`` are about another dataset, if ``account``
-        has fewer releases than the file, or if the file is damaged or, although there are releases, missing.
+        has fewer releases than the file, if the file is damaged, or if ``account`` has releases but there is no file.
         """
         remedy = f"restore it from a backup, or {ANOTHER_LEDGER}"
         if self.path.exists():
@@ -225,7 +230,7 @@ class Sidecar:
             raise InvalidParameterError("ledger", actual, "a ledger with the file that identifies its data", remedy)
 
     def keep(self, releases: int) -> None:
-        """Write the file with this number of releases.
+        """Write the file, with ``releases`` as the number of releases.
 
         The ledger calls this before the first release and at intervals afterwards. Raises :class:`UnsupportedError` if
         the file cannot be written.
@@ -255,17 +260,17 @@ class Sidecar:
         raise InvalidParameterError("ledger", self.path, expected, remedy)
 
 
+# name of the attribute that is the stamp; its value is plain data, so it is pickled with the tensor or module
 STAMP = "_privproj_releases"
-"""The attribute that is the stamp, plain data so that it is pickled with what it is on."""
 
 
 class Stamps:
     """The stamp of a run, and the stamps of earlier runs on the same tensors.
 
-    A stamp contains the random name of a ledger (None without a ledger) and the phases that are accounted so far, with
-    their numbers of releases. Earlier stamps are searched on the module, its submodules and parameters, and on the
-    tensors of the optimizer. ``account`` has all earlier phases, and then the phase of the run. ``name`` is the random
-    name of the ledger, and ``path`` is its path for messages.
+    A stamp contains the random name of a ledger (None without a ledger) and the phases that are accounted so far. Each
+    phase has its number of releases. Earlier stamps are looked up on the module, its submodules and parameters, and on
+    the tensors of the optimizer. ``account`` has all earlier phases, and then the phase of the run. ``name`` is the
+    random name of the ledger of the run. ``path`` is the path of this ledger, for messages.
     """
 
     def __init__(
@@ -278,9 +283,10 @@ class Stamps:
         self.stamp = {"ledger": name, "phases": [[entry, steps] for entry, steps in account.phases]}
 
     def earlier(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the stamps of other runs, each with the name of its module or tensor.
+        """Yield ``(name, stamp)`` for every stamp that another run has left.
 
-        A stamp lists the releases that an earlier run on the module or tensor accounted for.
+        ``name`` is the name of the module or tensor with the stamp. A stamp lists the releases that an earlier run on
+        this module or tensor accounted for.
         """
         for name, part in self.parts:
             stamp = vars(part).get(STAMP)
@@ -288,10 +294,10 @@ class Stamps:
                 yield name or "module", stamp
 
     def check(self) -> None:
-        """Raise an error unless the account includes all releases in the stamps.
+        """Raise an error unless the run accounts for all releases in the stamps.
 
-        A stamp lists the releases that an earlier run on the same module or tensors accounted for. The error is
-        :class:`InvalidParameterError`.
+        A stamp lists the releases that an earlier run on the same module or tensors accounted for. The run must also
+        use the ledger that the stamps name. The error is :class:`InvalidParameterError`.
         """
         phases = self.stamp["phases"]
         for name, stamp in self.earlier():

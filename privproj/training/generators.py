@@ -1,9 +1,10 @@
-"""Independent random streams for sampler, projection, noise and forward passes.
+"""Provide independent random streams for batches, projections, noise and passes.
 
-torch seeds its CPU generator with only 32 bits, which an adversary can search. Here its whole state comes from entropy
-of the operating system. On a GPU the seed and the offset of the counter do: 124 bits. The generators are not
-cryptographic, and floating-point Gaussian samples are only approximately Gaussian. The batches of balls-in-bins come
-from SHAKE-256, because a resumed run must draw the same batches again on any machine.
+torch seeds its CPU generator with only 32 bits, and an adversary can try all seeds of this length. Here the whole state
+of the CPU generator comes from entropy of the operating system. On a GPU the seed and the offset of the counter come
+from this entropy, together 124 bits. The generators are not cryptographic, and floating-point Gaussian samples are only
+approximately Gaussian. The batches of balls-in-bins come from SHAKE-256, because a resumed run must draw the same
+batches again on any machine.
 """
 
 import os
@@ -21,36 +22,29 @@ import torch
 from privproj.errors import InvalidParameterError, UnsupportedError
 from privproj.training.processes import Processes
 
-ENTROPY_BITS = 256  # soundness
-"""Bits that the operating system gives for the streams of one run: too many to try all."""
+ENTROPY_BITS = 256  # soundness: bits from the operating system for the streams of one run, too many to try all
 
-POOL_SIZE = ENTROPY_BITS // 32  # soundness
-"""Words of 32 bits in which numpy mixes these bits; its default has half of them."""
+# soundness: number of 32-bit words in which numpy mixes these bits; numpy's default is half as many
+POOL_SIZE = ENTROPY_BITS // 32
 
-STATE_SIZE = 624
-"""Words of 32 bits in the state of the Mersenne twister in torch (Matsumoto and Nishimura 1998)."""
+STATE_SIZE = 624  # 32-bit words in the state of torch's Mersenne twister (Matsumoto and Nishimura 1998)
 
-FIRST_WORD = 24
-"""Bytes before the first word in the state as torch serializes it: three fields of 8."""
+FIRST_WORD = 24  # bytes before the first word in the state as torch serializes it: three fields of 8 bytes
 
+# bytes in the state of a generator for each type of device; on the CPU every 32-bit word takes 8 bytes
 STATE_BYTES = {"cpu": 5056, "cuda": 16}
-"""Length in bytes of the state of a generator on each type of device; on the CPU every word takes 8.
-Another length raises an error."""
 
 CPU = torch.device("cpu")
-"""The device of the generators that torch, numpy and Python draw from where none is named."""
 
+# bound on the first offset of a GPU's counter, a signed 64-bit number in torch; larger numbers are left for counting
 LARGEST_OFFSET = 2**62
-"""Bound on the first offset of a GPU's counter, which torch keeps as a signed number of 64 bits. The rest is left for
-counting."""
 
 
 class Stream:
-    """A random stream that works in one process only and cannot be copied.
+    """A random stream that cannot be copied, pickled or used in a forked process.
 
-    It works in the process that seeded it, and it cannot be pickled either. There is one generator for each device,
-    made at the first use of that device. Devices get different parts of the seed in the order of their first use, which
-    is the same in all processes of a run.
+    It has one generator for each device, made at the first use of that device. Devices get different parts of the seed,
+    in the order in which they are first used. This order is the same in all processes of a run.
     """
 
     def __init__(self, seed: np.random.SeedSequence) -> None:
@@ -58,7 +52,7 @@ class Stream:
         self.generators: dict[torch.device, torch.Generator] = {}
 
     def fresh_seed(self) -> np.random.SeedSequence:
-        """Return a new seed that no other random numbers come from.
+        """Return a new seed, different from all seeds that the stream has returned.
 
         Raises :class:`InvalidParameterError` in a process that did not seed the stream.
         """
@@ -76,7 +70,7 @@ class Stream:
         """Return the generator of a device.
 
         Raises :class:`InvalidParameterError` in a process that did not seed the stream, and :class:`UnsupportedError`
-        while a CUDA graph is captured, because the ledger would not count its replays.
+        while a CUDA graph is captured, because the ledger would not count replays of the graph.
         """
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -96,7 +90,8 @@ class Stream:
 class Streams:
     """The four independent random streams of a run.
 
-    None of them depends on torch's global seed.
+    ``sampler`` draws batches, ``projection`` draws projections and public factors, ``noise`` draws noise, and
+    ``forward`` seeds the forward passes. None of the streams depends on torch's global seed.
     """
 
     sampler: Stream
@@ -109,10 +104,10 @@ class Streams:
 def streams(insecure_seed: int | None = None, spent: int = 0, processes: Processes | None = None) -> Streams:
     """Return random streams seeded by the operating system or by ``insecure_seed``.
 
-    ``insecure_seed`` is for tests only. ``spent`` is the number of earlier releases. With an insecure seed it is part
-    of the seed, so that a resumed run does not repeat its noise. All processes of a run share the seeds of the sampler
-    and the projection. Without an insecure seed, each process draws its own seeds for noise and forward passes, which
-    it does not send to others.
+    ``insecure_seed`` is for tests only. ``spent`` is the number of earlier releases. With an insecure seed this number
+    is part of the seed, so that a resumed run does not repeat its noise. All processes of a run share the seeds of the
+    sampler and the projection. Without an insecure seed, each process draws its own seeds for noise and forward passes
+    and does not send them to other processes.
     """
     entropy = secrets.randbits(ENTROPY_BITS) if insecure_seed is None else [insecure_seed, spent]
     shared = entropy if processes is None else processes.agree(entropy)
@@ -126,7 +121,7 @@ def streams(insecure_seed: int | None = None, spent: int = 0, processes: Process
 def unchanged_numbers(devices: Iterable[torch.device] = ()) -> Iterator[None]:
     """Restore the random states of torch, NumPy and Python at the end of the block.
 
-    For torch this is the default generator of the CPU, and of the GPUs in ``devices``.
+    The states of torch are those of the default generators of the CPU and of the GPUs in ``devices``.
     """
     numpy_rng: Any = np.random.mtrand._rand  # pyright: ignore[reportAttributeAccessIssue]
     generators = [torch.default_generator, *(device_generator(device) for device in devices if device.type == "cuda")]
@@ -151,8 +146,8 @@ def device_generator(device: torch.device) -> torch.Generator:
 def seed_torch(devices: Iterable[torch.device], seed: np.random.SeedSequence) -> None:
     """Set the state of torch's default generators on these devices from a secret seed.
 
-    Dropout masks depend on the position of a record in its batch. With a known seed, one record could change the
-    contributions of other records in a known way.
+    Dropout masks depend on the position of a record in its batch, which depends on the other records. With a known
+    seed, an adversary would know how one record changes the contributions of other records.
     """
     for device in devices:
         if device.type in STATE_BYTES:
@@ -160,7 +155,7 @@ def seed_torch(devices: Iterable[torch.device], seed: np.random.SeedSequence) ->
 
 
 def seed_numpy_and_python(seed: int) -> None:
-    """Set the seed of the global generators of NumPy and Python, which has 32 bits."""
+    """Set the seed of the global generators of NumPy and Python, a 32-bit number."""
     random.seed(seed)
     np.random.mtrand._rand.seed(seed)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -168,8 +163,8 @@ def seed_numpy_and_python(seed: int) -> None:
 def seed_record(secret: str, step: int, number: int) -> None:
     """Set the seeds of torch on the CPU, NumPy and Python for one record in one step.
 
-    Random numbers for a record then do not depend on other records. This is called for every record, so the seeds are
-    short: 64 bits for torch, 32 bits for NumPy and Python.
+    The seeds depend on ``secret``, the step and the number of the record only, so the random numbers for a record do
+    not depend on other records. For speed the seeds are short: 64 bits for torch, 32 bits for NumPy and Python.
     """
     digest = sha256(f"{secret} {step} {number}".encode()).digest()
     torch.default_generator.manual_seed(int.from_bytes(digest[:8], "little"))
@@ -179,9 +174,9 @@ def seed_record(secret: str, step: int, number: int) -> None:
 class EpochSecrets:
     """The secrets of the epochs of balls-in-bins, from which batches are drawn.
 
-    Each epoch has a fresh secret, so copies of a run draw different batches from their next epoch on. ``seed`` makes
-    the secrets repeatable, for tests only. ``keep`` stores the number and the secret of a new epoch. ``begun`` is the
-    number and the secret of an epoch to resume.
+    Each epoch has a fresh secret, so two copies of a run draw different batches in later epochs. ``seed`` makes the
+    secrets repeatable, for tests only. ``keep`` is called with the number and the secret of a new epoch, to store them.
+    ``begun`` is the number and the secret of an epoch to resume.
     """
 
     def __init__(
@@ -192,9 +187,9 @@ class EpochSecrets:
         self.epoch, self.secret = begun or (-1, "")
 
     def of(self, epoch: int, processes: Processes) -> str:
-        """Return the secret of an epoch, which is the same in all processes.
+        """Return the secret of an epoch, the same in all processes.
 
-        A new secret is stored with ``keep`` before anything is drawn from it.
+        A new secret is stored with ``keep`` before batches are drawn from the secret.
         """
         # Only process 0 knows the stored secret, and only process 0 stores new ones.
         self.epoch, self.secret = processes.agree((self.epoch, self.secret))
@@ -210,9 +205,9 @@ class EpochSecrets:
 
 
 def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndarray:
-    """Return the batch, counted from 0, that each record picks in an epoch.
+    """Return the number of the batch, from 0, that each record picks in an epoch.
 
-    Picks are uniform, and independent of other records and other epochs. The same arguments give the same picks on
+    Picks are uniform and independent between records and between epochs. The same arguments give the same picks on
     every machine and with every version of NumPy and torch.
     """
     # Rejection sampling with t batches: words w <= 2^64 - (2^64 mod t) - 1 are accepted. There is a multiple of t of
@@ -227,7 +222,7 @@ def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndar
 
 
 def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Generator:
-    """Return a generator of a device with a state from ``seed``.
+    """Return a generator on a device, with a state from ``seed``.
 
     On the CPU and on CUDA devices the whole state comes from ``seed``, on other devices only 64 bits.
     """
@@ -255,16 +250,19 @@ def _check_length(state: torch.Tensor, device: torch.device) -> None:
 
 
 def philox_state(seed: np.random.SeedSequence) -> tuple[int, int]:
-    """Return the seed (64 bits) and the offset (60 bits) of a CUDA generator.
+    """Return a random seed and a random offset for a CUDA generator.
 
-    The offset is a multiple of 4.
+    The seed has 64 bits. The offset is a multiple of 4 below 2^62, so it has 60 random bits.
     """
     key, offset = seed.generate_state(2, np.uint64)
     return int(key), int(offset) % LARGEST_OFFSET // 4 * 4
 
 
 def normal(shape: tuple[int, ...], like: torch.Tensor, stream: Stream | torch.Generator) -> torch.Tensor:
-    """Return independent standard normal numbers, with dtype and device of ``like``."""
+    """Return a tensor of independent standard normal numbers.
+
+    The result has the dtype and the device of ``like``.
+    """
     drawn = stream.on(like.device) if isinstance(stream, Stream) else stream
     # An active TorchFunctionMode would otherwise intercept the call and could return other numbers.
     with torch._C.DisableTorchFunction():
@@ -274,11 +272,11 @@ def normal(shape: tuple[int, ...], like: torch.Tensor, stream: Stream | torch.Ge
 def orthonormal(
     rows: int, columns: int, like: torch.Tensor, stream: Stream | torch.Generator
 ) -> tuple[torch.Tensor, ...]:
-    """Return the QR factors ``(Q, R)`` of a Gaussian matrix of shape rows x columns.
+    """Return the QR factors ``(Q, R)`` of a random Gaussian matrix, rows x columns.
 
     ``Q`` (rows x columns) has orthonormal columns that span a uniformly random subspace. ``R`` is columns x columns.
-    This requires ``columns <= rows``. The factors are computed in double precision where the device supports it,
-    because a ``Q`` that is not quite orthonormal could lengthen a clipped gradient.
+    ``columns`` is at most ``rows``. The factors are computed in double precision if the device supports it, because a
+    ``Q`` with larger rounding errors could increase the norm of a clipped gradient.
     """
     gaussian = normal((rows, columns), like, stream)
     q, r = torch.linalg.qr(gaussian if gaussian.device.type == "mps" else gaussian.double())

@@ -1,7 +1,7 @@
 """The private optimizer: clip per-example gradients, release their sum, and step.
 
-It ensures that the training loop does what is accounted: every batch is released once, and the wrapped optimizer
-receives released gradients only.
+The private optimizer ensures that the training loop does what is accounted: every batch is released once, and the
+wrapped optimizer receives released gradients only.
 """
 
 import inspect
@@ -30,22 +30,20 @@ from privproj.training.release import NoisySum
 from privproj.training.trained import Gradients, Trained
 from privproj.training.view import View
 
-MANY_GROUPS = 8
-"""The number of different shapes in a batch above which padding is recommended."""
+MANY_GROUPS = 8  # number of different shapes in a batch above which a warning recommends padding
 
-SILENT_BATCHES = 2
-"""The number of first batches that may have no gradient at all."""
+SILENT_BATCHES = 2  # if all gradients in this many first batches are zero, an error is raised
 
+# largest difference between the gradients of a record with and without vmap, relative to the norm
 AGREEMENT = 0.05
-"""How far the gradient of a record under ``vmap`` may be from its gradient alone, relative to its norm."""
 
 
 class ReleaseCounter:
-    """The count of the releases of a run, which is in a ledger if there is one.
+    """The number of releases of a run, also stored in the ledger if there is one.
 
     A release is counted before its noisy sum exists. So a run that is killed has made at most the counted releases. A
     release beyond the planned steps raises an error. ``account`` has all earlier phases, and then the phase of the run.
-    ``stamps`` ensure that the releases of earlier runs are counted too.
+    ``stamps`` (:class:`Stamps`) ensure that the releases of earlier runs are counted too.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger | None, account: Account, stamps: Stamps) -> None:
@@ -57,7 +55,7 @@ class ReleaseCounter:
         return self.account.phases[-1][1]
 
     def record(self) -> None:
-        """Count one more release before it is made; a ledger stores the count on the disk.
+        """Count one more release, in the ledger too; call this before the release is made.
 
         Raises :class:`UnsupportedError` if all planned steps are released, and :class:`InvalidParameterError` if the
         account lacks releases of an earlier run on the same tensors.
@@ -74,21 +72,21 @@ class ReleaseCounter:
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
-    """A private optimizer, which wraps a torch optimizer; :func:`make_private` makes it.
+    """A private optimizer around a torch optimizer; :func:`make_private` creates it.
 
-    ``step_on(loss_fn, batch)`` makes a whole step on a batch of the private loader. Loops that release elsewhere call
-    ``backward_on(loss_fn, batch)`` and then ``step()``. The wrapped optimizer receives released gradients only, so its
-    learning rates, momentum, weight decay and schedulers are post-processing. ``close`` lets another process write the
-    ledger.
+    ``step_on(loss_fn, batch)`` makes a whole step on a batch of the private loader. Loops that call ``step()``
+    themselves call ``backward_on(loss_fn, batch)`` before. The wrapped optimizer receives released gradients only, so
+    its learning rates, momentum, weight decay and schedulers are post-processing. After ``close`` another process may
+    write to the ledger.
 
     Args:
         optimizer: The wrapped optimizer, over every trained tensor and no others.
         module: The module that is trained.
-        trained: Its trained tensors.
+        trained: The trained tensors of the module.
         views: The views of the algorithm: one for each trained tensor, or one for all.
-        release: The sum of a batch, which clips gradients and adds noise.
-        spending: The count of releases, with the plan and the ledger.
-        loader: The private loader, which has the current batch.
+        release: The :class:`NoisySum` that clips the gradients of a batch, sums them and adds noise.
+        spending: The number of releases, with the plan and the ledger.
+        loader: The private loader, which has drawn the current batch.
 
     Raises:
         InvalidParameterError: The optimizer lacks a trained tensor, or holds another tensor that requires a gradient.
@@ -111,14 +109,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
     >>> optimizer.close()
     """
 
+    # torch reads this name: a GradScaler then sets ``grad_scale``, which raises an error
     _step_supports_amp_scaling = True
-    """Lets a GradScaler set ``grad_scale``, which raises an error; torch reads this name."""
 
+    # Accelerate reads this name: ``prepare`` then returns this optimizer unchanged
     _is_accelerate_prepared = True
-    """Accelerate's ``prepare`` returns this optimizer unchanged; accelerate reads this name."""
 
-    step_was_skipped = False
-    """Tells Accelerate's schedulers that every step is made; accelerate reads this name."""
+    step_was_skipped = False  # Accelerate's schedulers read this name: no step is skipped
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, module: nn.Module, trained: list[Trained], views: list[View],
@@ -146,9 +143,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._check_groups()
 
     def _share(self) -> None:
-        """Use the groups, the defaults and the state of the wrapped optimizer.
+        """Share the groups, the defaults and the state of the wrapped optimizer.
 
-        Schedulers and checkpoints then work on the wrapped optimizer.
+        Schedulers and checkpoints of the private optimizer then act on the wrapped optimizer.
         """
         for name in ("param_groups", "defaults", "state"):
             setattr(self, name, getattr(self._original, name))
@@ -161,8 +158,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """Return the state of the wrapped optimizer and the number of releases so far.
 
         Returns:
-            The dictionary of the wrapped optimizer with one more entry ``privproj``: the number of releases and, with
-            adaptive clipping, the clipping norm.
+            The state of the wrapped optimizer with one more entry ``privproj``. This entry has the number of releases
+            and, with adaptive clipping, the clipping norm.
         """
         entry: dict[str, float] = {"releases": self._spending.account.spent}
         if self._plan.adaptive_clipping is not None:
@@ -178,8 +175,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             state_dict: The result of :meth:`state_dict`, from this run or from the run that is resumed.
 
         Raises:
-            InvalidParameterError: The state has more releases than are accounted here, its clipping norm is outside
-                the range of the plan, or it has a clipping norm while records are added but not released.
+            InvalidParameterError: The state has more releases than this run has accounted. With adaptive clipping also:
+                the clipping norm is outside the range of the plan, or records of a batch were added but not released.
         """
         state = dict(state_dict)
         entry = state.pop("privproj", {})
@@ -206,14 +203,14 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier ``z``: standard deviation of the noise over sensitivity."""
+        """The noise multiplier ``z``: noise standard deviation divided by sensitivity."""
         return self._plan.noise_multiplier
 
     @property
     def clip(self) -> float:
         """The clipping norm ``C`` of the next release, in the unit of the gradients.
 
-        It changes with adaptive clipping only.
+        Only adaptive clipping changes it.
         """
         return self._noisy_sum.norm
 
@@ -240,8 +237,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all releases so far, rounded up.
 
-        Earlier phases, from the ledger and from the search for the subspace, are included. If nothing is released yet,
-        it is the epsilon of the whole plan.
+        The releases include those of earlier phases in the ledger and those that computed the subspace. If there are
+        no releases yet, the result is the epsilon of the whole plan.
 
         Args:
             delta: The delta of the result, above 0 and below 1.
@@ -269,9 +266,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._hooks.append(hook)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Remove gradients that other code has computed.
+        """Remove the gradients of all trained tensors.
 
-        Released gradients are removed after each step anyway.
+        Only gradients from other code need this, because released gradients are removed after each step.
 
         Args:
             set_to_none: Not used.
@@ -283,24 +280,24 @@ class PrivateOptimizer(torch.optim.Optimizer):
     ) -> Tensor:
         """Compute and clip the gradients of a batch; :meth:`step` releases their sum.
 
-        If this fails, nothing of the batch is added, and the batch may be passed again, for example in smaller parts.
-        Random numbers that the loss function draws from the generators of torch, NumPy or Python come from a secret
-        seed.
+        If this method raises an error, no gradient of the batch is added. You may then pass the same batch again, for
+        example with a smaller ``micro_batch_size``. Random numbers that the loss function draws from the generators of
+        torch, NumPy or Python come from a secret seed.
 
         Args:
             loss_fn: Called with a batch of one record, as ``collate_fn([record])`` returns it; returns the loss, with
-                any reduction. The tensors of the batch are on the device of the trained tensors. It may be called
-                several times for a record.
+                any reduction. The tensors of the batch are on the device of the trained tensors. The function may be
+                called several times for a record.
             batch: A batch of the private loader.
             micro_batch_size: The largest number of records that are computed at once, at least 1. None: no limit.
             one_by_one: True computes one record after another, for operations that ``torch.vmap`` does not support.
 
         Returns:
-            The mean of the losses, 0 for an empty batch. It depends on private records and has no noise.
+            The mean of the losses, 0 for an empty batch. The mean depends on private records and has no noise.
 
         Raises:
-            InvalidParameterError: ``batch`` is not the last batch of the loader, or the loss function was seen to
-                depend on more than one record.
+            InvalidParameterError: ``batch`` is not the last batch that the loader has drawn, or the loss function does
+                something that could make it depend on more than one record.
             UnsupportedError: ``torch.vmap`` cannot run the loss function.
         """
         if not callable(loss_fn):
@@ -331,9 +328,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return total / max(1, records)
 
     def _add(self, loss_fn: LossFunction, group: Group, one_by_one: bool) -> Tensor:
-        """Add the clipped gradients of a group of records; return the sum of their losses.
+        """Add the clipped gradients of a group, and return the sum of the losses.
 
-        The group is divided if its records take different branches.
+        If the loss function takes different branches for these records, they are computed in separate parts.
         """
         try:
             losses = self._recorder.losses(loss_fn, group, one_by_one=one_by_one)
@@ -343,9 +340,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return losses.sum()
 
     def _compare_one(self, loss_fn: LossFunction, group: Group) -> None:
-        """Raise an error unless one record has the same gradient with and without ``vmap``.
+        """Raise an error unless a record has the same gradient with and without ``vmap``.
 
-        The check is skipped if the loss function draws random numbers, or if a trained tensor supports ``vmap`` only.
+        The record is the first one of ``group``. The check is skipped if the loss function draws random numbers, or if
+        a trained tensor supports ``vmap`` only. The error is :class:`UnsupportedError`.
         """
         recorder, one, gradients = self._recorder, group.rows([0]), []
         if any(trained.only_for for trained in self._trained):
@@ -372,7 +370,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
 
     def _check_gradients(self) -> None:
-        """Raise an error if the first batches have no gradients: their releases would be noise only."""
+        """Raise an error if all gradients of the first batches are zero.
+
+        Releases without gradients would be noise only. The error is :class:`InvalidParameterError`.
+        """
         if self._batches_seen == SILENT_BATCHES and not self._noisy_sum.has_gradients:
             self._noisy_sum.forget()
             remedy = (
@@ -385,7 +386,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             raise InvalidParameterError("loss_fn", actual, "a function whose gradients are not all zero", remedy)
 
     def _advise(self, groups: list[Group], records: int, one_by_one: bool) -> None:
-        """Warn once about a batch with many shapes, each of which is computed separately."""
+        """Warn once if a batch has records of many shapes.
+
+        Each shape is computed separately, so padding makes steps faster.
+        """
         if self._has_advised or one_by_one or len(groups) <= MANY_GROUPS or 2 * len(groups) <= records:
             return
         self._has_advised = True
@@ -397,7 +401,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         )
 
     def _check_trained(self) -> None:
-        """Raise an error if the trained tensors are not those of the plan or have gradients."""
+        """Raise an error if other tensors are trained than planned, or have gradients.
+
+        The gradients would be from other code. The error is :class:`InvalidParameterError`.
+        """
         if {id(p): p.dtype for p in self._module.parameters() if p.requires_grad} != self._planned:
             remedy = "freeze or convert tensors before make_private only"
             raise InvalidParameterError("module", "other trained tensors", "trained as it was planned", remedy)
@@ -411,7 +418,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     ) -> Tensor:
         """Make one private step on a batch.
 
-        It computes and clips the gradients, releases their noisy sum, and steps the wrapped optimizer.
+        The step computes and clips the gradients, releases their noisy sum, and calls the wrapped optimizer.
 
         Args:
             loss_fn: Called with a batch of one record; returns its loss, as in :meth:`backward_on`.
@@ -420,10 +427,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             one_by_one: True computes one record after another, for operations that ``torch.vmap`` does not support.
 
         Returns:
-            The mean of the losses, 0 for an empty batch. It depends on private records and has no noise.
+            The mean of the losses, 0 for an empty batch. The mean depends on private records and has no noise.
 
         Raises:
-            InvalidParameterError: :meth:`backward_on` or :meth:`step` raises it.
+            InvalidParameterError: :meth:`backward_on` or :meth:`step` raises this error.
             UnsupportedError: All planned steps are released, or ``torch.vmap`` cannot run the loss function.
         """
         mean = self.backward_on(loss_fn, batch, micro_batch_size, one_by_one=one_by_one)
@@ -432,7 +439,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def grad_scale(self) -> float:
-        """The scale of the losses, which is always 1, because clipped gradients need none."""
+        """The scale factor of the losses, always 1; setting it raises an error.
+
+        A GradScaler would set it. Clipped gradients need no scaling.
+        """
         return 1.0
 
     @grad_scale.setter
@@ -443,7 +453,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         raise InvalidParameterError("optimizer", "a step of a GradScaler", "used without a gradient scaler", remedy)
 
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Release the batch and step the wrapped optimizer with the released gradients.
+        """Release the current batch and step the wrapped optimizer with the released mean.
 
         An empty batch is released too.
 
@@ -471,7 +481,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             hook(self)
 
     def _use(self, means: list[Tensor]) -> None:
-        """Step the wrapped optimizer with released means as its only gradients."""
+        """Step the wrapped optimizer with the released means as the only gradients."""
         self._drop_gradients()
         group_of = {id(p): group for group in self.param_groups for p in group["params"]}
         # The caller may have autocast switched on.
@@ -487,14 +497,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._steps_itself = False
 
     def _check_own_step(self, *_: object) -> None:
-        """Raise an error if other code calls ``step`` of the wrapped optimizer."""
+        """Raise an error if other code calls ``step`` of the wrapped optimizer.
+
+        The wrapped optimizer calls this before each step.
+        """
         if not self._steps_itself:
             remedy = "call step_on of the optimizer that make_private returned, because other gradients have no noise"
             expected = "called through the private optimizer only"
             raise InvalidParameterError("optimizer", "a step of the wrapped optimizer", expected, remedy)
 
     def _drop_gradients(self) -> None:
-        """Remove all gradients, so that no unreleased gradient is used."""
+        """Remove all gradients, so that the wrapped optimizer uses released ones only."""
         for trained in self._trained:
             for parameter in trained.parameters:
                 parameter.grad = None
@@ -502,7 +515,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             parameter.grad = None
 
     def _check_groups(self) -> None:
-        """Raise an error unless the wrapped optimizer holds exactly the released tensors."""
+        """Raise an error unless the wrapped optimizer has exactly the trained tensors.
+
+        Frozen tensors in the optimizer are ignored. The error is :class:`InvalidParameterError`.
+        """
         held = {*self._held()}
         for view in self._views:
             if not held.issuperset(view.parameters):
@@ -521,7 +537,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return (p for group in self.param_groups for p in group["params"])
 
     def close(self) -> None:
-        """Detach from the wrapped optimizer and let another process write the ledger."""
+        """Detach from the wrapped optimizer, and close the ledger for other processes."""
         self._handle.remove()
         self._turn.closed = True
         if self._spending.ledger is not None:
@@ -529,7 +545,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
 
 def _only_gradient(captured: Gradients) -> Tensor:
-    """Return the gradient of a single record, of the shape ``outputs x inputs``."""
+    """Return the captured gradient of the only record, outputs x inputs."""
     if len(captured) == 1:
         return captured[0][0]
     g, x = captured

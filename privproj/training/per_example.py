@@ -1,9 +1,9 @@
-"""Norms and clipped sums of per-example gradients.
+"""Compute norms and clipped sums of per-example gradients.
 
-Gradients are formed only if this takes less memory than their factors. A linear layer with the inputs ``x`` (records x
-tokens x inputs) and the gradients of its outputs ``g`` (records x tokens x outputs) has the per-example gradient
-``G_j = sum_t g_jt x_jt^T`` (outputs x inputs). A projected gradient ``G_j P`` has the same form, with ``x P`` in place
-of ``x``.
+A linear layer has two factors ``(g, x)``: the gradients of its outputs ``g`` (records x tokens x outputs) and its
+inputs ``x`` (records x tokens x inputs). The gradient of record ``j`` is ``G_j = sum_t g_jt x_jt^T`` (outputs x
+inputs), a sum over tokens ``t``. It is computed ("formed") only if it takes less memory than the factors. A projected
+gradient ``G_j P`` has the factors ``g`` and ``x P``.
 
 Sums over records are in double precision, and the summand of a record is a function of that record only. So a record
 changes a sum of ``n`` records by its summand, with a rounding error of at most ``n^2 2^-53`` times the clipping norm:
@@ -20,21 +20,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CANCELLATION = 16.0  # soundness: where tokens cancel, a norm must not be too small
-"""A part of the bound on the rounding error of a squared norm, in units of the machine epsilon and of
-``(sum_t |g_t| |x_t|)^2``."""
+# soundness: part of the bound on the rounding error of a squared norm whose tokens cancel, in units of the machine
+# epsilon times (sum_t |g_t| |x_t|)^2
+CANCELLATION = 16.0
 
+# Number of products in a Gram matrix that are added in the precision of the tensor, with a relative error of at most
+# half as many machine epsilons. The sums of such blocks are added in double precision.
 GRAM_BLOCK = 256
-"""The number of products that are added in their own precision in a Gram matrix. Each sum of them has a relative error
-of at most half as many machine epsilons; the sums themselves are added in double precision."""
 
+# Number of gradient entries that are formed or converted to double precision at once. On a CPU a block fits into the
+# cache. On other devices large blocks need few kernel launches.
 BLOCK = {"cpu": 2**18, "other": 2**24}
-"""How many entries of gradients are formed or turned to double precision at once. On a CPU they stay in its cache,
-elsewhere few kernels are started."""
 
 
 def is_smaller_formed(tokens: int, outputs: int, inputs: int) -> bool:
-    """Return True if a gradient of several tokens takes no more memory than its factors."""
+    """Return whether a gradient takes at most as much memory as its factors.
+
+    The result is False for a single token.
+    """
     # o i <= T (o + i) for o outputs, i inputs and T tokens.
     return tokens > 1 and outputs * inputs <= tokens * (outputs + inputs)
 
@@ -48,7 +51,10 @@ def formed(g: Tensor, x: Tensor) -> Tensor:
 
 
 def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield ``(rows, gradients)`` for all records, block by block."""
+    """Yield ``(rows, gradients)`` for consecutive blocks of records.
+
+    ``rows`` is the slice of the records in the block, and ``gradients`` has their gradients ``G_j``.
+    """
     size = max(1, block_of(g) // (g.shape[2] * x.shape[2]))
     for first in range(0, len(g), size):
         rows = slice(first, first + size)
@@ -56,19 +62,19 @@ def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def block_of(part: Tensor) -> int:
-    """Return the number of entries to process at once on the device of a tensor."""
+    """Return the number of entries to process at once, for the device of a tensor."""
     return BLOCK["cpu" if part.device.type == "cpu" else "other"]
 
 
 def to_double(part: Tensor) -> Tensor:
-    """Return the tensor in double precision; unchanged on mps, which does not support it."""
+    """Return the tensor in double precision, or unchanged on mps, which lacks it."""
     return part if part.device.type == "mps" else part.double()
 
 
 def exact(part: Tensor) -> Tensor:
-    """Return the tensor in double precision, as in sums over records.
+    """Return the tensor in double precision, for sums over records.
 
-    A tensor on mps, which does not support double precision, is moved to the CPU.
+    A tensor on mps is moved to the CPU, because mps does not support double precision.
     """
     return part.cpu().double() if part.device.type == "mps" else part.double()
 
@@ -76,7 +82,7 @@ def exact(part: Tensor) -> Tensor:
 def row_norms(rows: Tensor) -> Tensor:
     """Return the squared norm of the row of each record, in double precision.
 
-    ``rows`` is records x any dimensions. On mps the norm has the precision of ``rows``.
+    The first dimension of ``rows`` has the records. On mps the result has the precision of ``rows``.
     """
     wide = None if rows.device.type == "mps" else torch.float64
     return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=wide).square()
@@ -85,9 +91,9 @@ def row_norms(rows: Tensor) -> Tensor:
 def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
     """Return the squared Frobenius norm ``|G_j|_F^2`` of every record's gradient.
 
-    ``g`` is records x tokens x outputs, and ``x`` is records x tokens x inputs. Without ``x``, ``g`` has the gradients
-    themselves. Rounding does not make a norm too small: if tokens may cancel or products may underflow, a bound on the
-    error is added. If a value overflows, the norm is not finite.
+    ``g`` and ``x`` are the factors of the gradients. If ``x`` is None, ``g`` has the gradients themselves. The result
+    for factors is not too small due to rounding: if tokens may cancel or products may underflow, a bound on the error
+    is added. If a value overflows, the result is not finite.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -130,18 +136,19 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
 def _rounding(like: Tensor, g: Tensor, x: Tensor, *, added: int) -> Tensor:
     """Return a bound on the rounding error of a squared norm whose tokens may cancel.
 
-    ``g`` and ``x`` are the norms ``|g_t|`` and ``|x_t|`` of the tokens. ``added`` is the number of rounded additions:
-    ``GRAM_BLOCK`` for the two Gram matrices together, because a sum of n products has a relative error of n eps/2, and
-    one for each token of a gradient that is formed and then summed.
+    ``g`` and ``x`` are the norms ``|g_t|`` and ``|x_t|`` of the tokens. The error is a multiple of the machine epsilon
+    of ``like``. ``added`` counts the rounded additions: ``GRAM_BLOCK`` for the two Gram matrices together, because a
+    sum of n products has a relative error of n eps/2, and one more for each token if tokens are summed.
     """
     # (CANCELLATION + added) eps (sum_t |g_jt| |x_jt|)^2.
     return (CANCELLATION + added) * torch.finfo(like.dtype).eps * to_double((g * x).sum(1)).square()
 
 
 def gram_matrix(part: Tensor) -> Tensor:
-    """Return the Gram matrix of the tokens of each record (records x tokens x width).
+    """Return the Gram matrix of the tokens of each record, records x tokens x tokens.
 
-    Blocks of products are added in the precision of ``part``, and the blocks in double precision.
+    ``part`` is records x tokens x width. Products are added in the precision of ``part`` within a block of
+    ``GRAM_BLOCK``, and the blocks are added in double precision.
     """
     blocks = part.split(GRAM_BLOCK, 2)
     total = to_double(blocks[0] @ blocks[0].mT)
@@ -151,18 +158,18 @@ def gram_matrix(part: Tensor) -> Tensor:
 
 
 def is_summed_formed(g: Tensor) -> bool:
-    """Return True if ``clipped_sum`` adds formed gradients.
+    """Return whether ``clipped_sum`` forms the gradients before it adds them.
 
-    With few tokens, or in double precision, a product of the factors is cheaper.
+    If not, it multiplies the factors, which is faster for few tokens or in double precision.
     """
     return g.shape[1] >= 8 and g.dtype is not torch.float64
 
 
 def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return ``sum_j c_j S_j`` over the rows ``S_j`` of all records, in double precision.
+    """Return ``sum_j c_j S_j`` over the rows of all records, in double precision.
 
-    ``rows`` is records x any dimensions. ``c`` has one factor for each record. ``mask`` marks the finite records, and
-    others count as 0; None: all are finite.
+    The first dimension of ``rows`` has the records. ``c`` has one factor for each record. ``mask`` is True for records
+    with finite gradients; other records count as 0. If it is None, all are finite.
     """
     c, flat = exact(c), rows.flatten(1)
     total = c.new_empty(flat.shape[1])
@@ -177,10 +184,11 @@ def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
-    """Return ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision.
+    """Return the clipped sum ``sum_j c_j G_j`` of the gradients.
 
-    ``c`` has one factor for each record. Without ``x``, ``g`` has the gradients themselves. ``mask`` marks the finite
-    records, and others count as 0; None: all are finite.
+    The result is outputs x inputs, in double precision. ``c`` has one factor for each record. ``g`` and ``x`` are the
+    factors of the gradients ``G_j``. If ``x`` is None, ``g`` has the gradients themselves. ``mask`` is True for records
+    with finite gradients; other records count as 0. If it is None, all are finite.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -209,18 +217,18 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
 
 @dataclass(frozen=True)
 class LookedUp:
-    """The factor ``g`` of an embedding, with row numbers in place of unit vectors.
+    """The factor ``g`` of an embedding table, with row numbers for unit vectors.
 
-    Looking up row ``i`` of a table is a product with the unit vector ``e_i``. ``rows`` (records x T) has the numbers
-    ``i``, and the unit vectors are not formed. ``dense`` (records x S x outputs, ``S`` may be 0) has the tokens of
-    layers that multiply by the same table. They come before the unit vectors.
+    Looking up row ``i`` of a table is a product with the unit vector ``e_i``, so ``e_i`` is a token of ``g``. ``rows``
+    (records x T) has the numbers ``i``. ``dense`` (records x S x outputs, ``S`` may be 0) has the tokens of linear
+    layers that use the same table as their weight. The tokens of ``dense`` come first.
     """
 
     dense: Tensor
     rows: Tensor
 
     def __getitem__(self, rows: slice | Tensor) -> "LookedUp":
-        """Return the factor of some records."""
+        """Return the factor for some of the records."""
         return LookedUp(self.dense[rows], self.rows[rows])
 
     @property
@@ -229,7 +237,7 @@ class LookedUp:
         return len(self.rows), self.dense.shape[1] + self.rows.shape[1], self.dense.shape[2]
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        """Return the products of all tokens with a matrix that has ``outputs`` rows.
+        """Return the product of every token with a matrix (outputs x columns).
 
         The result is records x (S + T) x columns.
         """
@@ -250,7 +258,11 @@ class LookedUp:
         return torch.cat([torch.cat([gram_matrix(dense), crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
 
     def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision."""
+        """Return the clipped sum ``sum_j c_j G_j`` of the gradients.
+
+        The result is outputs x inputs, in double precision. The gradients ``G_j`` have this factor and the factor
+        ``x``. ``c`` and ``mask`` are as in :func:`clipped_sum`.
+        """
         count = self.dense.shape[1]
         total = clipped_sum(c, self.dense, x[:, :count], mask=mask)
         looked_up = exact(x[:, count:])
@@ -263,10 +275,10 @@ class LookedUp:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Switch off autocast, reduced precision of products, and gradients in the block.
+    """Switch off autocast, reduced-precision products and autograd within the block.
 
-    The norm that is clipped must be the norm of what is summed. torch has two interfaces to the precision of matrix
-    products. Both are set, and both are restored afterwards.
+    The clipped norm must be the norm of the summed gradient, so both need full precision. torch has two interfaces to
+    the precision of matrix products. Both are restored after the block.
     """
     restores = _precision_restores()
     torch.set_float32_matmul_precision("highest")
@@ -279,7 +291,10 @@ def full_precision() -> Iterator[None]:
 
 
 def precise() -> AbstractContextManager[None]:
-    """Return :func:`full_precision`, or an empty context if products are precise already."""
+    """Return :func:`full_precision`, or an empty context if it is not needed.
+
+    It is not needed if autocast is off and matrix products have full precision.
+    """
     with suppress(RuntimeError):
         mixed = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         if not mixed and torch.get_float32_matmul_precision() == "highest":
@@ -288,9 +303,9 @@ def precise() -> AbstractContextManager[None]:
 
 
 def _precision_restores() -> list[Callable[[], object]]:
-    """Return functions that restore the precision of matrix products.
+    """Return functions that restore the current precision of matrix products.
 
-    There is one for torch as a whole, and one for each backend.
+    One function restores the setting of torch as a whole, and one the setting of each backend.
     """
     restores: list[Callable[[], object]] = []
     # Reading the older setting raises an error if it contradicts the newer ones.

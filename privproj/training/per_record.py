@@ -1,8 +1,8 @@
-"""Per-example gradients from a loss function that never sees two records.
+"""Compute per-example gradients of a loss function that sees one record at a time.
 
-Records of one shape form a group, which is computed at once under ``torch.vmap``. If records take different branches,
-the group is divided, and each part is computed again. With ``one_by_one`` records are computed one after another,
-without ``vmap``.
+Records of one shape form a group, which is computed at once under ``torch.vmap``. One such call of the loss function is
+a pass. If the records of a group take different branches, the group is divided, and each part is computed again. With
+``one_by_one`` records are computed one after another, without ``vmap``.
 """
 
 import copy
@@ -26,11 +26,11 @@ from privproj.training.capture import OWN_FUNCTIONS, AllRecords, OneRecord, unsu
 from privproj.training.generators import STATE_BYTES, device_generator, seed_numpy_and_python, seed_torch
 from privproj.training.trained import Trained
 
+# called with a batch of one record, as the user's collate_fn makes it; returns the loss
 LossFunction = Callable[[Any], Tensor]
-"""From a batch of one record, as the user's ``collate_fn`` makes it, to its loss."""
 
+# types of single values in a record, except tensors; two values of one type are equal if _text returns the same
 PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
-"""Types of single values in a record that are no tensors. Two are equal if their texts are."""
 
 
 # --- groups of records ------------------------------------------------------------------------------
@@ -40,10 +40,10 @@ PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.d
 class Group:
     """Records that can be computed together under ``torch.vmap``.
 
-    They have the same structure, their tensors have the same shapes and types, and their other values are equal.
+    The records have the same structure. Their tensors have the same shapes and types, and their other values are equal.
 
     Attributes:
-        columns: The tensors of a record, each with one row for every record.
+        columns: One tensor for each tensor in a record, with one row for every record of the group.
         build: Called with the tensors of one record; returns a batch of one record.
         records: The number of records.
     """
@@ -57,7 +57,7 @@ class Group:
         return Group(tuple(column.pin_memory() for column in self.columns), self.build, self.records)
 
     def rows(self, rows: slice | list[int]) -> "Group":
-        """Return the group of some of these records."""
+        """Return a group of some of these records."""
         count = len(range(self.records)[rows]) if isinstance(rows, slice) else len(rows)
         return Group(tuple(column[rows] for column in self.columns), self.build, count)
 
@@ -81,9 +81,10 @@ def group(records: Iterable[Any]) -> list[Group]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A node in the structure of a record: a container with its parts, or a single value.
+    """A node in the structure of a record: a container with parts, or a single value.
 
-    ``parts`` is None for a single value. A tensor is represented by None in place of a node.
+    ``value`` is the container or the single value, and ``keys`` has the keys of a dictionary or the names of fields.
+    ``parts`` is None for a single value. In ``parts``, None stands for a tensor.
     """
 
     value: Any
@@ -92,9 +93,9 @@ class _Part:
 
 
 def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
-    """Return the structure of a batch of one record; append its tensors to ``tensors``.
+    """Return the structure of a batch of one record; append tensors to ``tensors``.
 
-    Raises :class:`InvalidParameterError` for other values than dense tensors, numbers and text in containers.
+    Raises :class:`InvalidParameterError` for values other than dense tensors, numbers and text in containers.
     """
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
         # Tensors are stacked without their graph and as plain tensors.
@@ -122,7 +123,7 @@ def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True for a single value that its text identifies."""
+    """Return whether a value is a single value that its text identifies."""
     if isinstance(value, Enum):
         return True
     if isinstance(value, tuple):
@@ -138,7 +139,7 @@ def _text(value: Any) -> str:
 
 
 def _key(part: _Part | None) -> Any:
-    """Return a key that is equal for two structures if either can replace the other."""
+    """Return a key for a structure; records with equal keys may be in one group."""
     if part is None:
         return None
     if part.parts is None:
@@ -152,7 +153,7 @@ def _rebuild(part: _Part | None, tensors: Iterable[Tensor]) -> Any:
 
 
 def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
-    """Return a part of a batch; its tensors are the next ones of ``left``."""
+    """Return a part of a batch from its structure, with tensors from ``left``."""
     if part is None:
         return next(left)
     if part.parts is None:
@@ -177,7 +178,10 @@ def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
 
 
 def check_batch_norm(layers: Iterable[nn.Module]) -> None:
-    """Raise for a layer of BatchNorm in training mode, which mixes the records of a batch and counts them."""
+    """Raise :class:`InvalidParameterError` for a layer of BatchNorm in training mode.
+
+    Such a layer mixes the records of a batch and counts them.
+    """
     for layer in layers:
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
             kind, expected = type(layer).__name__, "one without BatchNorm in training mode"
@@ -186,11 +190,11 @@ def check_batch_norm(layers: Iterable[nn.Module]) -> None:
 
 
 class Recorder:
-    """A runner of loss functions, which stores per-example gradients in trained tensors.
+    """A runner of loss functions, which stores gradients in the trained tensors.
 
     Args:
         module: The module that is trained.
-        trained: Its trained tensors.
+        trained: The trained tensors of the module.
     """
 
     def __init__(self, module: nn.Module, trained: list[Trained]) -> None:
@@ -201,9 +205,9 @@ class Recorder:
     def begin(self, seed: np.random.SeedSequence) -> None:
         """Begin a step with a secret seed for the random numbers of the loss function.
 
-        In every pass of the step NumPy and Python start from the same seed, so that no record changes the random
-        numbers of another one. Raises :class:`InvalidParameterError` for hooks that see unclipped gradients, and for
-        BatchNorm in training mode.
+        NumPy and Python start from the same seed in every pass of the step, so that no record changes the random
+        numbers of another one. Raises :class:`InvalidParameterError` for hooks that see gradients before they are
+        clipped, and for BatchNorm in training mode.
         """
         self.layers = [*self.module.modules()]
         self.check_layers()
@@ -225,7 +229,7 @@ class Recorder:
         return [generator.initial_seed() for generator in self.generators]
 
     def has_drawn(self) -> bool:
-        """Return True if torch has drawn random numbers since the pass began, or may have."""
+        """Return whether torch may have drawn random numbers since the last pass began."""
         pairs = zip(self.generators, self.states, strict=True)
         return self.has_rewound or any(not torch.equal(generator.get_state(), state) for generator, state in pairs)
 
@@ -239,7 +243,7 @@ class Recorder:
 
         Args:
             loss_fn: Called with a batch of one record; returns its loss.
-            group: The records; a single record for ``one_by_one``.
+            group: The records; must be a single record with ``one_by_one``.
             one_by_one: True to compute the record without ``vmap``.
 
         Returns:
@@ -247,8 +251,8 @@ class Recorder:
 
         Raises:
             Split: The records take different branches.
-            InvalidParameterError: The function stores a tensor, writes to the module, sets a seed, or is not a function
-                of one record for another reason.
+            InvalidParameterError: The function stores a tensor, writes to the module, sets a seed, or does something
+                else that could make it depend on several records.
             UnsupportedError: ``vmap`` cannot run the function.
         """
         # The function may write to its input, and a group that is divided is computed again.
@@ -303,7 +307,8 @@ class Recorder:
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
         """Run a function for all records under ``vmap``.
 
-        ``dims`` is 0 for a tensor with one row for each record, and None for a tensor that is the same for all.
+        ``tensors`` are the arguments of the function. An entry of ``dims`` is 0 for a tensor with one row for each
+        record, and None for a tensor that all records share.
         """
 
         @_NO_SAVED_TENSORS_HOOKS
@@ -385,7 +390,11 @@ def _scalar(loss: Any) -> Tensor:
 
 @contextmanager
 def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor]) -> Iterator[None]:
-    """Replace the trained tensors in the layers within the block."""
+    """Replace tensors of layers within the block.
+
+    A place is ``(table, key, parameter)``, where ``table[key]`` is a tensor of a layer. ``replacements`` maps the
+    identity of a parameter to its replacement.
+    """
     # Within a checkpoint the layers have the copies of the outer pass, which are restored.
     before = [table[key] for table, key, _ in places]
     for table, key, parameter in places:
@@ -399,9 +408,10 @@ def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor
 
 @contextmanager
 def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]:
-    """Restore attributes and buffers of layers after the block, so calls are independent.
+    """Restore the attributes and buffers of layers after the block.
 
-    Raises :class:`InvalidParameterError` if a tensor was written in place.
+    So no call of the loss function depends on an earlier one. Raises :class:`InvalidParameterError` if one of
+    ``tensors`` was written in place.
     """
     before = [(layer, {**layer.__dict__}, {**layer._buffers}) for layer in layers]
     written = [(tensor, tensor._version) for tensor in tensors]
@@ -443,10 +453,10 @@ def _noting_rewinds(recorder: Any) -> Iterator[None]:
             module.set_rng_state = original
 
 
+# raises an error for hooks on the tensors that torch saves for the backward pass
 _NO_SAVED_TENSORS_HOOKS = torch.autograd.graph.disable_saved_tensors_hooks(
     "vmap: hooks on saved tensors see all records at once. Remove them"
 )
-"""Lets no hook see what torch saves for the backward pass."""
 
 
 # --- checkpointing ----------------------------------------------------------------------------------
@@ -488,7 +498,7 @@ class _Recomputed(torch.autograd.Function):
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: Any, switch: Tensor, part: "_Checkpoint", _: Any, *tensors: Tensor
     ) -> tuple[Any, Any]:
-        """Move the dimension of the records to the front and apply the function."""
+        """Apply the function to all records, with the dimension of the records first."""
         moved = [t if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[3:], strict=True)]
         dims = tuple(None if d is None else 0 for d in in_dims[3:])
         outs: Any = _Recomputed.apply(switch, part, dims, *moved)
@@ -504,9 +514,9 @@ def _set_states(generators: list[torch.Generator], states: list[Tensor]) -> None
 
 
 class _Checkpoint:
-    """A checkpointed function, with its tensors separated from its other arguments.
+    """A function that torch's ``checkpoint`` calls, with its tensors kept separately.
 
-    Tensors in the arguments of a ``partial`` are separated too.
+    Tensors in the arguments of a ``partial`` are separated from the others too.
     """
 
     def __init__(self, recorder: Recorder, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
@@ -546,12 +556,12 @@ def _in_place_of_checkpoint(function: Callable[..., Any]) -> Iterator[None]:
         target.__dynamo_disable = before
 
 
+# options of torch's checkpoint, which it does not pass to the function
 _OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
-"""Options of ``checkpoint`` that do not reach its function."""
 
 
 def _recomputing(recorder: Recorder) -> Any:
-    """Return a context in which ``checkpoint`` recomputes under ``vmap``."""
+    """Return a context in which torch's ``checkpoint`` works under ``vmap``."""
 
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         part = _Checkpoint(recorder, function, args, {k: v for k, v in kwargs.items() if k not in _OPTIONS})
@@ -563,9 +573,9 @@ def _recomputing(recorder: Recorder) -> Any:
 
 
 def _without_checkpoints() -> Any:
-    """Return a context in which ``checkpoint`` calls its function without recomputing.
+    """Return a context in which torch's ``checkpoint`` only calls its function.
 
-    The activations of one record take little memory.
+    Nothing is computed again in the backward pass, because the activations of one record take little memory.
     """
 
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,8 @@
 """The plan of a private training run, which is both executed and accounted.
 
-The training code executes the plan, and the accountant computes epsilon from the same plan. Nothing else links the two.
-This module also has the options that :func:`make_private` accepts for batches and algorithms.
+The training code executes the plan, and the accountant computes epsilon from the same plan. So the accounting matches
+the training if the training code does what the plan states. This module also has the options that :func:`make_private`
+accepts for batches and algorithms.
 """
 
 import math
@@ -23,13 +24,13 @@ from privproj.targets import full_target
 from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
 from privproj.training.algorithms import load
 
-GRID = 2.0**-24  # soundness
-"""Unit: a probability. The sampler compares 24-bit uniform numbers with the rate, so that a rate on this grid is the
-exact probability of being drawn."""
+# soundness: sampling rates are multiples of this probability. The sampler compares 24-bit uniform numbers with the
+# rate, so such a rate is the exact probability that a record is drawn.
+GRID = 2.0**-24
 
 
+# sampling schemes that training supports; the accounting has more
 SchemeName = Literal["poisson", "fixed", "balls-in-bins"]
-"""The ways of drawing batches that training has, of all those that a run can be accounted for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class PoissonBatches:
 
     Args:
         rate: ``q``, the probability that a record is in a batch, above 0 and at most 1. It is rounded up to a multiple
-            of ``2^-24``. None: the batch size of the loader over the number of records.
+            of ``2^-24``. None: the batch size of the loader divided by the number of records.
         max_batch_size: The maximum batch size, at least 1. A larger batch is truncated: records are dropped uniformly
             at random. None: there is no maximum.
 
@@ -56,7 +57,7 @@ class PoissonBatches:
 
     @staticmethod
     def draw(plan: "Plan", steps: int, generator: Any) -> Iterable[list[int]]:
-        """Draw ``steps`` batches of record numbers."""
+        """Draw ``steps`` batches, each a list of record numbers."""
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
         return UniformWithReplacementSampler(
@@ -66,11 +67,11 @@ class PoissonBatches:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedBatches:
-    """Batches of one size, each a fresh random subset, for ``make_private(batches=...)``.
+    """Batches of one size, each a random subset, for ``make_private(batches=...)``.
 
     Args:
-        rate: The batch size over the number of records, above 0 and at most 1. The batch size is rounded up. None: the
-            batch size of the loader.
+        rate: The batch size divided by the number of records, above 0 and at most 1. The batch size is rounded up to a
+            whole number. None: the batch size is that of the loader.
 
     >>> from privproj.training import FixedBatches
     >>> FixedBatches(rate=0.01).sampling
@@ -84,7 +85,7 @@ class FixedBatches:
 
     @staticmethod
     def draw(plan: "Plan", steps: int, generator: Any) -> Iterable[list[int]]:
-        """Draw ``steps`` batches of record numbers."""
+        """Draw ``steps`` batches, each a list of record numbers."""
         size = round(plan.expected_batch)
         return (drawn_from(range(plan.dataset_size), size, generator) for _ in range(steps))
 
@@ -93,12 +94,12 @@ class FixedBatches:
 class BallsInBins:
     """Balls-in-bins sampling of batches, for ``make_private(batches=...)``.
 
-    In every epoch each record picks one of the batches uniformly at random, so it is used once. ``epochs`` or ``steps``
-    of :func:`make_private` must be a whole number of epochs.
+    In every epoch each record picks one of the batches uniformly at random, so each record is used once in an epoch.
+    ``epochs`` or ``steps`` of :func:`make_private` must be a whole number of epochs.
 
     Args:
-        count: ``t``, the number of batches in an epoch, from 1 to 1e7. None: the number of records over the batch size
-            of the loader, rounded up.
+        count: ``t``, the number of batches in an epoch, from 1 to 1e7. None: the number of records divided by the batch
+            size of the loader, rounded up.
 
     >>> from privproj.training import BallsInBins
     >>> BallsInBins(count=100).sampling
@@ -111,32 +112,33 @@ class BallsInBins:
     max_batch_size: ClassVar = None
 
 
+# a sampling scheme with its options
 Batches = PoissonBatches | FixedBatches | BallsInBins
-"""A way of drawing batches that training has."""
 
+# a sampling scheme with its options, or the name of a scheme
 Drawing = SchemeName | Batches
-"""A way of drawing batches, or the name of one."""
 
+# the class of each sampling scheme, by name
 KINDS = {kind.sampling: kind for kind in (PoissonBatches, FixedBatches, BallsInBins)}
-"""The ways of drawing batches by their names."""
 
 
+# one clipping norm for all tensors, equal shares of C^2 for each tensor, a tuple of shares, or an adaptive clipping
+# norm
 Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping
-"""How gradients are clipped: by one norm, by one for each tensor, with shares, or adaptively."""
 
 
 def drawn_from(batch: Sequence[int], most: int, generator: Any) -> list[int]:
-    """Return up to ``most`` records of a batch, chosen at random and shuffled."""
+    """Return at most ``most`` records of a batch, chosen at random, in random order."""
     import torch
 
     return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
 
 
 def batches_of(batches: "str | Batches") -> Batches:
-    """Return the options of a sampling scheme for its name; options are returned as is.
+    """Return a sampling scheme; a name becomes the scheme with default options.
 
-    Raises :class:`UnsupportedError` for a scheme that has no private loader, and :class:`InvalidParameterError` for
-    anything else.
+    Raises :class:`UnsupportedError` for a scheme that has no private loader, and :class:`InvalidParameterError` if
+    ``batches`` is not a scheme.
     """
     if isinstance(batches, str):
         if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:
@@ -158,15 +160,16 @@ class Method:
     Args:
         name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
         rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``projected-dp-sgd`` and ``flora``, from 1 to
-            1e7; an error for ``dp-sgd`` and ``dp-sft``, which have none. None: for a model from :func:`prepare_peft`
-            the projections have the rank of each adapter; any other module needs a rank with these algorithms.
+            1e7. A rank for ``dp-sgd`` or ``dp-sft``, which have no projections, raises an error. None: for a model from
+            :func:`prepare_peft` each projection has the rank of its adapter. For any other module, algorithms with
+            projections need a rank.
         frame: "haar" or "wishart": how ``m2`` and ``m2-projected-clip`` lift a release back to the size of the weight.
-            It does not change the privacy. None: "haar".
-        subspace: The :class:`Subspace` of ``dp-sft``, which needs one; an error for other algorithms. The releases that
-            computed the subspace are accounted too.
+            The frame does not change epsilon. None: "haar".
+        subspace: The :class:`Subspace` of ``dp-sft``. It is required for ``dp-sft`` and raises an error for other
+            algorithms. The releases that computed the subspace are accounted too.
         every: Number of steps, at least 1, between two draws of the factors of ``lora-resampled`` or of the sketch of
-            ``flora``. The other algorithms do not use it.
-        beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
+            ``flora``. Other algorithms ignore ``every``.
+        beta: Momentum of ``flora``, from 0 to 1. Other algorithms ignore ``beta``.
         bound: Name of the bound for the accounting of the run. None: the default bound of the mechanism.
 
     Raises:
@@ -205,25 +208,25 @@ class Plan:
 
     Args:
         algorithm: The training algorithm with its options and its bound.
-        mechanism: The mechanism of one release. Its noise multiplier ``z`` is the standard deviation of the noise over
-            the sensitivity.
+        mechanism: The mechanism of one release. Its noise multiplier ``z`` is the standard deviation of the noise
+            divided by the sensitivity.
         clip: The clipping norm ``C``: the largest Frobenius norm that one record contributes to the sum, from 1e-20 to
-            1e12. With adaptive clipping it is the norm of the first release.
+            1e12. With adaptive clipping, ``clip`` is the clipping norm of the first release.
         steps: ``T``, the number of planned releases, at least 1.
-        sampling_rate: ``q``, the probability that a record is in a batch, above 0 and at most 1; ``1/t`` for
+        sampling_rate: ``q``, the probability that a record is in a batch, above 0 and at most 1. It is ``1/t`` for
             balls-in-bins.
         dataset_size: ``N``, the number of records, which is assumed to be public.
         sampling: How batches are drawn: "poisson", "fixed" for batches of exactly ``q N`` records, or "balls-in-bins",
             where each record picks one of the batches of an epoch.
-        batches: ``t``, the number of batches in an epoch, for balls-in-bins only; ``steps`` is a multiple of it.
+        batches: ``t``, the number of batches in an epoch, for balls-in-bins only. ``steps`` is a multiple of ``t``.
         max_batch_size: The maximum size of a Poisson batch; a larger batch is truncated. None: there is no maximum.
         relation: The neighboring relation.
-        group_size: The largest number of records of one user, at least 1. The privacy of a user is accounted.
-        ranks: Rank of the projection of each trained tensor, in their order; 1 if the tensor is not projected.
+        group_size: The largest number of records of one user, at least 1. Epsilon is about a user.
+        ranks: Rank of the projection of each trained tensor, in the order of the tensors; 1 without a projection.
         shares: For per-layer clipping, the share of ``clip^2`` of each trained tensor; the shares sum to 1. None: joint
             clipping.
-        adaptive_clipping: Options of adaptive clipping; their ``sigma`` is that of the mechanism. None: the clipping
-            norm is fixed.
+        adaptive_clipping: Options of adaptive clipping. Their ``sigma`` equals the ``adaptive_clipping_sigma`` of the
+            mechanism. None: the clipping norm is fixed.
 
     Raises:
         InvalidParameterError: A field is outside its range.
@@ -280,21 +283,21 @@ class Plan:
     def expected_batch(self) -> float:
         """The expected batch size ``q N``, in records, by which the sum is divided.
 
-        It is a public constant; the actual sizes of Poisson and balls-in-bins batches are not.
+        The expected size is a public constant. The actual sizes of Poisson and balls-in-bins batches are not public.
         """
         # q N, or N/t.
         return self.sampling_rate * self.dataset_size if self.batches is None else self.dataset_size / self.batches
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier ``z``: standard deviation of the noise over sensitivity."""
+        """The noise multiplier ``z``: noise standard deviation divided by sensitivity."""
         return self.mechanism.z
 
     @property
     def noise_over_clip(self) -> float:
-        """The standard deviation of the noise over the clipping norm ``C``.
+        """The standard deviation of the noise divided by the clipping norm ``C``.
 
-        It is ``z``, or ``2 z`` under replace.
+        The ratio is ``z``, or ``2 z`` under replace.
         """
         # z_C = z s / C, with the sensitivity s = C or, under replace, s = 2 C.
         return self.noise_multiplier * self.relation.clip_factor
@@ -303,13 +306,13 @@ class Plan:
     def noise_std(self) -> float:
         """The standard deviation ``sigma`` of the noise on the clipped sum.
 
-        It has the unit of the gradients. With adaptive clipping it is that of the first release.
+        The value has the unit of the gradients. With adaptive clipping it is the value for the first release.
         """
         # sigma = z_C C.
         return self.noise_over_clip * self.clip
 
     def phase(self, steps: int) -> Phase:
-        """Return a phase of ``steps`` releases of this plan, for an accountant or a ledger.
+        """Return a phase of ``steps`` releases of this plan, for accountants and ledgers.
 
         Args:
             steps: Number of releases, at least 1.
@@ -322,14 +325,14 @@ class Plan:
     def run(self, steps: int) -> Any:
         """Return the options of a run with ``steps`` releases of this plan.
 
-        With balls-in-bins the steps of a run are epochs, and an incomplete epoch counts as a whole one.
+        With balls-in-bins the accountant counts epochs as steps, and an incomplete epoch counts as a whole one.
 
         Args:
             steps: Number of releases, at least 1.
 
         Returns:
-            A dictionary with the steps, the relation, the sampling and the assumption that the number of records is
-            public.
+            A dictionary with the steps, the neighboring relation, the sampling, the size of a group and the flag
+            ``public_size``, which states that the number of records is public.
         """
         # Rate, steps and divisor are computed from the number of records.
         run: dict[str, object] = {"relation": str(self.relation), "public_size": True, "group_size": self.group_size}
@@ -344,22 +347,23 @@ class Plan:
         return run | {"steps": steps, "sampling_rate": self.sampling_rate, "sampling": sampling}
 
 
+# If earlier releases use more than this share of a budget, an error is raised. The rest would need so much noise that
+# training is useless.
 NEARLY_ALL = 0.999
-"""Share of a budget beyond which earlier releases leave nothing of it: more noise than anybody trains with would fit
-what is left."""
 
+# The noise under a filter is larger by this relative amount than the smallest noise that fits the budget, so that the
+# last step of a plan also fits with the rounding of another machine.
 FILTER_HEADROOM = 1e-9
-"""Share by which the noise under a filter is above the least that fits, so that the last step of a plan fits
-with the rounding of another machine."""
 
 
 def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None) -> Plan:
     """Return the plan with the smallest noise that meets ``(epsilon, delta)``.
 
-    The releases of ``earlier`` are composed with those of the plan. With an ``order``, a Renyi filter of this order
-    counts them all, and its budget meets the target. The result is verified: at the returned noise the composed
-    releases meet the target. Raises :class:`UnsupportedError` if no noise meets it, for example because batches exceed
-    their maximum size too often, or if the earlier releases leave less than a thousandth of the budget.
+    The releases of ``earlier`` are composed with those of the plan. With an ``order``, they are composed by a Renyi
+    filter of this order with the budget ``(epsilon, delta)``. The result is verified: with the returned noise the
+    composed releases meet the target. Raises :class:`UnsupportedError` if no noise meets the target, for example
+    because batches exceed their maximum size too often, or if the earlier releases leave less than a thousandth of the
+    budget.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
 
@@ -403,12 +407,13 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 def rate_and_steps(
     drawing: Batches, dataset_size: int, batch_size: int | None, steps: int | None, epochs: float | None
 ) -> tuple[float, int, int | None]:
-    """Return the sampling rate ``q``, the steps ``T`` and the batches of an epoch ``t``.
+    """Return the sampling rate ``q``, the steps ``T`` and the batches per epoch ``t``.
 
-    For Poisson sampling ``q`` is rounded up to a multiple of :data:`GRID`. For batches of a fixed size it is rounded up
-    to a whole number of records over ``dataset_size``. One epoch is ``ceil(1/q)`` steps. Only balls-in-bins has a
-    ``t``: the ``count`` of ``drawing``, or ``ceil(N/B)`` for ``N`` records and the batch size ``B``. It needs whole
-    epochs. Raises :class:`InvalidParameterError` unless exactly one of ``steps`` and ``epochs`` is given.
+    For Poisson sampling ``q`` is rounded up to a multiple of :data:`GRID`. For batches of a fixed size ``q`` is rounded
+    up so that ``q * dataset_size`` is a whole number. One epoch is ``ceil(1/q)`` steps. ``t`` is None except for
+    balls-in-bins. There ``t`` is ``drawing.count`` or else ``ceil(dataset_size / batch_size)``, ``q`` is ``1/t``, and
+    ``epochs`` must be a whole number. Raises :class:`InvalidParameterError` unless exactly one of ``steps`` and
+    ``epochs`` is given.
     """
     if (steps is None) == (epochs is None):
         remedy = "give steps or epochs" if steps is None else ""

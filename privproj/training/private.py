@@ -1,7 +1,8 @@
 """Make the training of a torch module private, under one plan.
 
-:func:`make_private` checks its arguments and makes a plan of them. Then it calibrates the noise of the plan, together
-with earlier releases, and creates the parts of the run.
+:func:`make_private` checks its arguments and makes a :class:`Plan` from them. Then it calibrates the noise of the plan,
+so that the planned releases meet the target together with earlier releases. Finally it creates the objects of the run:
+the private optimizer and the private loader.
 """
 
 import os
@@ -37,6 +38,7 @@ from privproj.training.release import NoisySum
 from privproj.training.trained import Trained, trained_tensors
 from privproj.training.view import Algorithm
 
+# arguments of Opacus' PrivacyEngine, each with the equivalent in privproj
 OPACUS_NAMES = {
     "target_epsilon": "epsilon", "target_delta": "delta", "sample_rate": "batches=PoissonBatches(rate=...)",
     "poisson_sampling": 'batches="poisson" (True) or batches="balls-in-bins" (False)',
@@ -44,16 +46,14 @@ OPACUS_NAMES = {
     "max_physical_batch_size": "micro_batch_size of step_on", "loss_reduction": "not needed",
     "batch_first": "not needed", "total_steps": "steps",
 }  # fmt: skip
-"""Arguments of Opacus' ``PrivacyEngine``, with what says the same here."""
 
 # options of an algorithm that are given to Method, each with an algorithm that has the option
 OWNERS = {"rank": "m2", "frame": "m2", "subspace": "dp-sft", "every": "flora", "beta": "flora", "bound": "dp-sgd"}
 
+# required types of arguments of make_private
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
-"""What the three objects of torch have to be."""
 
-LARGEST_SUM_ERROR = 1e-9
-"""How far from 1 the sum of the shares may be, as rounding leaves it; no unit."""
+LARGEST_SUM_ERROR = 1e-9  # largest difference between 1 and the sum of the shares, for rounding errors
 
 
 def make_private(
@@ -86,64 +86,64 @@ def make_private(
             optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
 
     The loss function gets a batch of one record, as ``collate_fn([record])`` returns it, and returns the loss. The
-    noise is fixed before the first step: it is ``noise_multiplier``, or the smallest noise that meets ``epsilon`` at
-    ``delta``. Under ``torch.distributed`` every process calls this function with the same arguments and its own copy of
-    the module. Each process clips its share of every batch, and noise is added once. A ``DistributedDataParallel`` is
-    unwrapped: the module inside is trained and returned.
+    noise multiplier is fixed before the first step. It is ``noise_multiplier``, or the smallest one that meets
+    ``epsilon`` at ``delta``. Under ``torch.distributed`` every process calls this function with the same arguments and
+    its own copy of the module. Each process clips its share of every batch, and noise is added once. A
+    ``DistributedDataParallel`` is unwrapped: the module inside is trained and returned.
 
     Args:
-        module: The module to train: its tensors with ``requires_grad``, in float32 or float64. Its forward pass must
+        module: The module to train: its tensors with ``requires_grad``, in float32 or float64. The forward pass must
             not write to buffers. A layer of BatchNorm in training mode raises an error.
         optimizer: A torch optimizer over exactly these tensors. It receives released gradients only.
-        data_loader: The loader whose dataset, batch size and ``collate_fn`` are used. Its batches are not: new batches
-            are drawn as accounted. A loader with its own sampler raises an error.
+        data_loader: The loader whose dataset, batch size and ``collate_fn`` are used. Its batches are not used, because
+            batches are drawn as accounted. A loader with its own sampler raises an error.
         max_grad_norm: The clipping norm ``C``: the largest Frobenius norm of one record's gradient over all trained
             tensors, from 1e-20 to 1e12, in the unit of the gradients.
-        noise_multiplier: ``z``, the standard deviation of the noise over the sensitivity, from 1e-12 to 1e12. The
+        noise_multiplier: ``z``, the standard deviation of the noise divided by the sensitivity, from 1e-12 to 1e12. The
             sensitivity is ``C``, or ``2C`` under replace. Give either this, or ``epsilon`` and ``delta``.
         epsilon: The target epsilon, above 0 and at most 1e9. The noise is calibrated so that all planned steps,
-            together with earlier releases of the ledger and of the subspace, meet it. None: ``noise_multiplier`` is
-            given.
-        delta: The delta of ``epsilon``, above 0 and below 1. It is needed with ``epsilon``, and not used without.
+            together with earlier releases of the ledger and of the subspace, meet this target. None:
+            ``noise_multiplier`` is given.
+        delta: The delta of ``epsilon``, above 0 and below 1. It is required with ``epsilon``, and not used otherwise.
         steps: ``T``, the number of releases, at least 1. Give either this or ``epochs``.
         epochs: Passes over the data, above 0 and at most 1e9. One pass is ``1/q`` steps, rounded up.
         algorithm: The name of the training algorithm, one of :data:`privproj.training.algorithms.ALGORITHMS`, or a
             :class:`Method` with options, such as ``Method("m2", rank=16)``. ``m2`` clips, adds noise, and projects with
             a fresh projection; ``m2-projected-clip`` projects before it clips; ``projected-dp-sgd`` projects, clips,
-            adds noise and projects. ``lora-fa`` and ``lora-resampled`` need a module from :func:`add_frozen_lora`, and
-            ``prism`` one from :func:`add_prism`. ``flora`` has its momentum in a sketch. ``dp-sft`` trains in a
-            subspace.
+            adds noise and projects again. ``lora-fa`` and ``lora-resampled`` need a module from
+            :func:`add_frozen_lora`, and ``prism`` one from :func:`add_prism`. ``flora`` clips a random sketch of each
+            gradient and keeps its momentum in the sketch. ``dp-sft`` trains in a subspace.
         clipping: "joint" clips the norm over all trained tensors to ``C``. "per-layer" clips each tensor to an equal
             share of ``C^2``, and a tuple clips each tensor to its own share; the shares are above 0 and sum to 1. With
             :class:`AdaptiveClipping` the joint clipping norm starts at ``max_grad_norm`` and follows the gradient
-            norms. Then every release includes a noisy count of the records that were not clipped, which is accounted
-            too.
+            norms. Then every release includes a noisy count of the records that were not clipped. The count is
+            accounted too.
         batches: How batches are drawn: "poisson", "fixed" or "balls-in-bins", with the batch size of ``data_loader``;
             or :class:`PoissonBatches`, :class:`FixedBatches` or :class:`BallsInBins`.
-        relation: The neighboring relation: "add-remove", "zero-out" or "replace". None: "replace" for batches of a
-            fixed size at a rate below 1, "zero-out" for batches with a maximum size, else "add-remove".
+        relation: The neighboring relation: "add-remove", "zero-out" or "replace". None: "zero-out" for batches with a
+            maximum size, "replace" for batches of a fixed size at a rate below 1, else "add-remove".
         group_size: The largest number of records of one user, from 1 to 1e6; epsilon is then about a user.
-        ledger: Path of a file that records every release before it is used, and from which the run can be resumed. A
-            second run on the same tensors needs the ledger of the first one. None: releases are counted in memory only,
-            and only those of this run.
+        ledger: Path of a file that records every release before the release is used. The run can be resumed from this
+            file. A second run on the same tensors needs the ledger of the first one. None: the releases of this run are
+            counted in memory only.
         again: What to do if all steps of this plan are in the ledger already. True: the plan runs once more, and both
             runs are accounted. False: no steps are left. None: True if an earlier run has made releases on this module
             or its trained tensors, else False.
         adaptive_order: The order, from 1.001 to 1e6, of a Renyi filter with the budget ``epsilon`` at ``delta``. The
             order and the budget are fixed before the first release of the ledger. Later calls with the same order and
-            budget may have another noise, rate and number of steps, chosen depending on earlier releases. Without a
-            ledger every call has its own budget. None: the plan is fixed in advance.
+            budget may have another noise, rate and number of steps. You may choose them depending on earlier releases.
+            Without a ledger every call has its own budget. None: the plan is fixed in advance.
         insecure_seed: A whole number of at least 0 that makes the run repeatable and removes all privacy protection.
             None: random numbers come from generators seeded by the operating system.
-        **unknown: No other arguments. For a name from Opacus, the error states the argument to use instead.
+        **unknown: Any other argument raises an error. For a name from Opacus, the error states what to use instead.
 
     Returns:
         The module, a :class:`PrivateOptimizer` and a :class:`privproj.training.batches.PrivateLoader`.
 
     Raises:
         InvalidParameterError: An argument is wrong. This error is raised before anything is released.
-        UnsupportedError: No bound covers the run, the sampling has no private loader, or earlier releases leave nothing
-            of the budget.
+        UnsupportedError: No bound covers the run, the sampling has no private loader, or earlier releases have used up
+            the budget.
         ConvergenceError: The search for the noise did not converge.
         PrecisionError: ``delta`` is too small compared with the rounding error of the composition.
 
@@ -223,22 +223,23 @@ def make_private(
         return run
 
 
+# the last run of each module; another call of make_private replaces a run that has made no release
 _RUNS: "WeakKeyDictionary[nn.Module, ref[PrivateOptimizer]]" = WeakKeyDictionary()
-"""The last run of each module. Another call replaces it while it has released nothing."""
 
 
 class ResumedLedger(UserWarning):
     """Warning that the ledger already has releases of this plan.
 
-    These releases count, and the run continues after them.
+    These releases are part of the plan, and the run continues after them.
     """
 
 
 @dataclass(frozen=True)
 class _Start:
-    """The checked arguments of :func:`make_private`, with the methods that create a run.
+    """The checked arguments of :func:`make_private`, with methods to create a run.
 
-    ``target`` is the calibration target, and ``seed`` is the insecure seed or None.
+    ``target`` has the epsilon and the delta to calibrate to; it is None if the noise multiplier is given. ``seed`` is
+    the insecure seed or None.
     """
 
     module: nn.Module
@@ -267,19 +268,19 @@ class _Start:
     def begins_anew(self) -> bool:
         """Whether the plan runs once more if all its steps are in the ledger.
 
-        This is ``again``. If that is None, the plan runs once more if an earlier run has made releases on the same
+        The value is ``again``. If ``again`` is None, the value is True if an earlier run has made releases on the same
         module or tensors.
         """
         return any(self.stamps(Account()).earlier()) if self.again is None else self.again
 
     @property
     def search(self) -> Account:
-        """The account of the releases that computed the subspace; empty without any."""
+        """The account of the releases that computed the subspace; empty if there are none."""
         subspace = self.plan.algorithm.subspace
         return Account() if subspace is None or subspace.account is None else subspace.account
 
     def check_others(self) -> None:
-        """Raise an error unless all processes have the same plan, module, hardware and data."""
+        """Raise an error unless all processes have the same plan, module, device and data."""
         trained, kinds = {id(p) for one in self.trained for p in one.parameters}, ("frozen", "trained")
         groups = [{k: str(v) for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
         device, plan, subspace = self.trained[0].weight.device, self.plan, self.plan.algorithm.subspace
@@ -299,10 +300,10 @@ class _Start:
             self.processes.check_same({"data_loader": f"other data ({sha256(text.encode()).hexdigest()[:8]})"})
 
     def calibrated(self) -> Plan:
-        """Return the plan with calibrated noise; unchanged if its noise multiplier is given.
+        """Return the plan with calibrated noise; unchanged if a noise multiplier is given.
 
-        Earlier releases are included in the calibration. A resumed plan has the noise that was calibrated when it
-        began, so its releases are not counted twice, and its noise does not depend on the rounding of this machine.
+        Earlier releases are included in the calibration. A resumed plan keeps the noise with which it began. So its
+        own releases do not count as earlier ones, and its noise does not depend on the rounding of this machine.
         """
         plan, ledger, target = self.plan, self.ledger, self.target
         if target is None:
@@ -318,11 +319,12 @@ class _Start:
         return calibrated(plan, account, **target)
 
     def open_ledger(self, plan: Plan, marks: dict[str, bool]) -> tuple[Ledger | None, Sidecar | None]:
-        """Return the ledger of the run and the file next to it.
+        """Return the ledger of the run and the :class:`Sidecar` file next to it.
 
-        Both are None without a ledger. Raises :class:`InvalidParameterError` if the ledger does not belong to the run:
-        if it is about other data, if it lacks releases that are in stamps, or if it lacks the releases that computed
-        the subspace.
+        Both are None if the run has no ledger. ``marks`` states whether the run has an insecure seed and whether its
+        subspace is public. Raises :class:`InvalidParameterError` if the ledger is about other data, if it lacks
+        releases that are in stamps (:mod:`privproj.training.dataset`), or if it lacks the releases that computed the
+        subspace.
         """
         if self.ledger is None or not os.path.exists(self.ledger):
             # This check comes first, so that a call that fails here creates no file.
@@ -345,9 +347,10 @@ class _Start:
     def epoch_secrets(self, plan: Plan, book: Ledger | None, sidecar: Sidecar | None) -> EpochSecrets:
         """Return the secrets of balls-in-bins for a new or a resumed run.
 
-        ``sidecar`` has the secret of an epoch that was begun. If that secret is lost, or if the records may have
-        another order now, a record could be in a second batch of the epoch. Then the rest of the epoch is skipped: its
-        batches count as releases in the ledger, and the run continues with the next epoch.
+        ``book`` is the ledger. ``sidecar`` has the secret of an epoch that was begun but not finished. If that secret
+        is lost, or if the records may have another order now, a record could be in a second batch of the epoch. Then
+        the rest of the epoch is skipped: the skipped batches count as releases in the ledger, and the run continues
+        with the next epoch.
         """
         before = self.search.spent if book is None else book.account.spent - book.steps
         seed = None if self.seed is None else f"{self.seed} {before}"
@@ -380,7 +383,7 @@ class _Start:
     def run(self, opened: ExitStack) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
         """Return the module, the private optimizer and the private loader of a run.
 
-        The run is new, or it is resumed from its ledger. ``opened`` closes the ledger if this fails.
+        The run is new, or it is resumed from its ledger. If this method fails, ``opened`` closes the ledger.
         """
         processes, ledger, plan, subspace = self.processes, self.ledger, self.plan, self.plan.algorithm.subspace
         # First, all processes get the same weights, because their gradients are summed.
@@ -428,14 +431,18 @@ class _Start:
 
 
 class LostEpoch(UserWarning):
-    """Warning that the rest of an epoch is skipped, because it cannot be drawn again."""
+    """Warning that the rest of an epoch is skipped.
+
+    Its batches cannot be drawn again, because their secret is lost or the records may have another order.
+    """
 
 
 def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
     """Return the rank of the projection of each trained tensor.
 
-    It is the rank of ``method``, or the rank of the adapter on the tensor, which :func:`prepare_peft` stores. Raises
-    :class:`InvalidParameterError` if there is neither.
+    It is the rank of ``method``, or else the rank of the adapter on the tensor, which :func:`prepare_peft` stores, or
+    else 1 for a vector or an algorithm without projections. Raises :class:`InvalidParameterError` for a matrix that
+    needs a rank and has none.
     """
     if method.rank is not None or not load(method.name).projects:
         return (method.rank or 1,) * len(trained)
@@ -447,7 +454,7 @@ def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
 
 
 def _check_parts(**parts: Any) -> None:
-    """Raise an error for objects of a wrong type, or a module wrapped for several devices."""
+    """Raise an error for a wrong type, or for a module wrapped for several devices."""
     for name, value in parts.items():
         if not isinstance(value, EXPECTED_TYPES[name]):
             expected = f"an instance of torch's {EXPECTED_TYPES[name].__name__}"
@@ -460,15 +467,16 @@ def _check_parts(**parts: Any) -> None:
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:
-    """Raise an error, because the wrapper of a module was called in place of the module."""
+    """Raise an error, because a wrapper was called in place of the module inside."""
     remedy = "call that module in the loop"
     raise InvalidParameterError("module", type(module).__name__, "the module that make_private returned", remedy)
 
 
 def _unwrapped_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer inside a wrapper of Accelerate or of an earlier call.
+    """Return the optimizer without the wrapper of Accelerate or of an earlier call.
 
-    Raises :class:`InvalidParameterError` if Accelerate scales losses.
+    An optimizer without a wrapper is returned unchanged. Raises :class:`InvalidParameterError` if Accelerate scales
+    losses.
     """
     if isinstance(optimizer, PrivateOptimizer):
         return optimizer._original
@@ -484,9 +492,10 @@ def _unwrapped_optimizer(optimizer: Any) -> Any:
 def _calibration_target(
     z: float | None, epsilon: float | None, delta: float | None, order: float | None
 ) -> dict[str, float] | None:
-    """Return epsilon, delta and the order of a filter; None for a given noise multiplier.
+    """Return epsilon, delta and the order of a filter; None if ``z`` is given.
 
-    Raises :class:`InvalidParameterError` if the arguments are incomplete or contradict each other.
+    ``z`` is the noise multiplier. The result has no order if ``order`` is None. Raises :class:`InvalidParameterError`
+    if the arguments are incomplete or contradict each other.
     """
     if order is not None and epsilon is None:
         expected = "given together with epsilon and delta, which are the budget"
@@ -502,10 +511,10 @@ def _calibration_target(
 
 
 def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_size: int | None) -> NeighboringRelation:
-    """Return the neighboring relation of this name, or the default of the sampling.
+    """Return the neighboring relation of this name, or the default if it is None.
 
-    The default is zero-out for batches with a maximum size, because the number of records is then public. Otherwise it
-    is the default of the sampling scheme at a rate below 1, and add-remove at rate 1.
+    The default is zero-out for batches with a maximum size, because the number of records is then public. Otherwise the
+    default is that of the sampling scheme if the rate is below 1, and add-remove at rate 1.
     """
     fallback = SCHEMES[Sampling(sampling)].default_relation if rate < 1.0 else "add-remove"
     fallback = fallback if max_batch_size is None else "zero-out"

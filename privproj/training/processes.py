@@ -1,8 +1,8 @@
-"""The processes of one training run under ``torch.distributed``.
+"""Coordinate the processes of one training run under ``torch.distributed``.
 
 Each process clips its share of every batch, and the shares are summed. Only process 0 adds noise and writes the ledger.
-Nothing is released without all processes. If a process stops during a run, the others wait until the timeout of their
-process group ends them with an error; ``torchrun`` ends them at once.
+A release needs all processes. If a process stops during a run, the other processes wait until the timeout of their
+process group ends them with an error. ``torchrun`` ends them at once.
 """
 
 import atexit
@@ -19,15 +19,14 @@ from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense
 
 from privproj.errors import InvalidParameterError, UnsupportedError
 
-BUCKET = 2**27
-"""Bytes that processes exchange at once. A larger tensor is sent alone."""
+BUCKET = 2**27  # bytes that processes exchange at once; a larger tensor is sent alone
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run: this one has the number ``rank`` (from 0) of ``size``.
+    """The processes of a run: their number ``size``, and the ``rank`` of this process.
 
-    A single process does not communicate.
+    Ranks count from 0. If ``size`` is 1, no method communicates.
     """
 
     rank: int = 0
@@ -35,7 +34,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this process adds the noise and writes the ledger."""
+        """Whether this is process 0, which adds the noise and writes the ledger."""
         return self.rank == 0
 
     def share(self, batch: list[int]) -> list[int]:
@@ -59,8 +58,8 @@ class Processes:
     def _exchange(self, call: Callable[[Tensor], object], tensors: list[Tensor]) -> list[Tensor]:
         """Run a collective operation on tensors, joined into buckets.
 
-        A bucket has tensors of one dtype and device. Separate calls for small tensors would each wait for other
-        processes.
+        A bucket has tensors of one dtype and device. This is faster than one call for each small tensor, because every
+        call waits for the other processes.
         """
         for device in dict.fromkeys(tensor.device for tensor in tensors) if self.size > 1 else ():
             for bucket in _take_tensors([tensor for tensor in tensors if tensor.device == device], BUCKET):
@@ -71,17 +70,20 @@ class Processes:
         return tensors
 
     def agree(self, value: Any) -> Any:
-        """Return the value of process 0, in every process; it must be picklable."""
+        """Return the value that process 0 passes, in every process.
+
+        The value must be picklable.
+        """
         values = [value]
         if self.size > 1:
             distributed.broadcast_object_list(values, 0)
         return values[0]
 
     def meet(self, place: str, value: Any) -> list[Any]:
-        """Return the values of all processes, in the order of their ranks.
+        """Return the values that all processes pass, in the order of the ranks.
 
-        ``place`` names a point of the run. Raises :class:`UnsupportedError` in all processes if they are at different
-        points.
+        ``place`` names the point of the run from which this is called. Raises :class:`UnsupportedError` in all
+        processes if they are at different points.
         """
         pairs = [(place, value)] * self.size
         if self.size > 1:
@@ -96,9 +98,9 @@ class Processes:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Run a block in all processes; if it fails in one of them, raise an error in all.
+        """Raise an error in all processes if the block fails in one of them.
 
-        Without this, the other processes would wait for one that has failed.
+        Without this, the other processes would wait for the one that has failed.
         """
         try:
             yield
@@ -111,9 +113,9 @@ class Processes:
                 raise UnsupportedError(f"process {rank} of {self.size} stopped: {sentence}")
 
     def check_same(self, settings: Mapping[str, object]) -> None:
-        """Raise an error in every process unless all have the same settings.
+        """Raise an error unless all processes pass the same settings.
 
-        The error is :class:`InvalidParameterError`.
+        The error is :class:`InvalidParameterError`, in every process.
         """
         first, *others = self.meet("a comparison", dict(settings))
         for rank, other in enumerate(others, 1):
@@ -129,7 +131,10 @@ class Processes:
 
 
 def current_processes() -> Processes:
-    """Return the processes of ``torch.distributed``, or one if it is not initialized."""
+    """Return the processes of ``torch.distributed``.
+
+    If ``torch.distributed`` is not initialized, the result has a single process.
+    """
     if distributed.is_available() and distributed.is_initialized():
         # A DistributedDataParallel in a reference cycle has threads that must end before the interpreter does. The
         # function is registered once only.
@@ -142,8 +147,8 @@ def current_processes() -> Processes:
 def own_device(device: torch.device) -> torch.device:
     """Return the device of this process.
 
-    If ``torchrun`` started several processes, "cuda" means the GPU of the local rank that it set, and a numbered GPU
-    raises :class:`InvalidParameterError`.
+    If ``torchrun`` started several processes, "cuda" becomes the GPU whose number is the local rank of this process,
+    and a numbered GPU raises :class:`InvalidParameterError`. Other devices are returned unchanged.
     """
     if device.type != "cuda" or not _are_several():
         return device
@@ -157,7 +162,7 @@ def own_device(device: torch.device) -> torch.device:
 def join_processes(device: torch.device) -> Processes:
     """Join the processes that ``torchrun`` started, if any, and return them.
 
-    ``device`` is the device of this process. A numbered GPU becomes its current device.
+    ``device`` is the device of this process. If it is a numbered GPU, it becomes torch's current CUDA device.
     """
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)

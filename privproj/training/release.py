@@ -2,13 +2,14 @@
 
 Each record's gradient is scaled down to the clipping norm ``C`` and added to a sum. In every step, noise is added to
 the sum once, and the noisy sum is divided by the public expected batch size ``q N``. Everything that is computed from
-these released means is post-processing.
+these released means is post-processing. A view (:mod:`privproj.training.view`) determines which linear image of the
+gradients is summed.
 
-The gradient of a record over all views has norm at most ``C``, so neighboring sums differ by at most the sensitivity
-``s``, which is ``C``, or ``2C`` under replace. With noise of standard deviation ``sigma = z s`` this is a Gaussian
-release (C3: profile of Gaussian noise), and for M2 a release with a random projection (C4: random sensitivity). With
-adaptive clipping, a noisy count of the records that were not clipped is part of the same release (C31: adaptive
-clipping). The claims are in docs/proofs.md.
+The clipped gradient of a record over all views has norm at most ``C``, so neighboring sums differ by at most the
+sensitivity ``s``, which is ``C``, or ``2C`` under replace. With noise of standard deviation ``sigma = z s`` this is a
+Gaussian release (C3: profile of Gaussian noise), and for M2 a release with a random projection (C4: random
+sensitivity). With adaptive clipping, a noisy count of the records that were not clipped is part of the same release
+(C31: adaptive clipping). The claims are in docs/proofs.md.
 """
 
 import math
@@ -26,16 +27,16 @@ from privproj.training.plan import Plan
 from privproj.training.processes import Processes
 from privproj.training.view import View
 
-SLACK = 1e-6  # soundness
-"""The relative amount by which norms are overstated, so that no contribution exceeds the clip. It is above the rounding
-of norms, factors and sums in double precision, and of one factor times one gradient."""
+# soundness: norms are overstated by this relative amount, so that no contribution exceeds the clipping norm. It is
+# above the rounding errors of norms, factors and sums in double precision, and of one factor times one gradient.
+SLACK = 1e-6
 
 
 class NoisySum:
     """The clipped sum of one logical batch, which is released once with noise.
 
-    The sum is added up in any number of parts. ``record`` is called before the noisy sum is computed, and writes to the
-    ledger. If it raises an error, nothing is released.
+    The records of the batch are added in one or more parts. ``record`` is called before the noisy sum is computed, and
+    counts the release in the ledger. If ``record`` raises an error, nothing is released.
     """
 
     def __init__(
@@ -47,16 +48,16 @@ class NoisySum:
         self.begin()
 
     def set_clip(self, norm: float) -> None:
-        """Set the clipping norm ``C`` of the next records, and of the noise."""
+        """Set the clipping norm ``C`` for the next records and their noise."""
         shares = self.plan.shares or (1.0,)
         # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (C6: a clipping norm for each layer).
         self.norm, self.clips = norm, tuple(norm * math.sqrt(share) for share in shares)
 
     def resume_clip(self, clip: object) -> None:
-        """Set the clipping norm that an earlier part of the run ended with.
+        """Set the clipping norm to the last one before the run was stopped.
 
         Without adaptive clipping this does nothing. Raises :class:`InvalidParameterError` if records of a batch were
-        added, or if the norm is outside the range of the plan.
+        added but not released, or if the norm is outside the range of the plan.
         """
         adaptive = self.plan.adaptive_clipping
         if adaptive is None:
@@ -67,10 +68,10 @@ class NoisySum:
         self.set_clip(real("clip", clip, expected, adaptive.least, adaptive.most))
 
     def begin(self) -> None:
-        """Empty the sums and draw the projections of the next release.
+        """Clear the sums and draw the projections of the next release.
 
-        Projections are drawn once for each release, before any of its data is seen. If a release is abandoned, its
-        projections are used for the next one.
+        Projections are drawn once for each release, before any record of its batch is read. If a batch is abandoned
+        without a release, its projections are used for the next release.
         """
         self.forget()
         with per_example.full_precision():
@@ -79,14 +80,14 @@ class NoisySum:
         self.fresh = True
 
     def forget(self) -> None:
-        """Empty the sums and the count."""
+        """Set the sums and the count to zero."""
         self.sums: list[Tensor | None] = [None] * len(self.views)
         self.count = torch.zeros((), dtype=torch.float64)
 
     def add(self, examples: int) -> None:
-        """Add the clipped gradients of ``examples`` records.
+        """Add the clipped gradients of ``examples`` records to the sums.
 
-        A pass has stored the gradients in the trained tensors.
+        The gradients are those that the last pass has stored in the trained tensors.
         """
         with per_example.full_precision():
             norms = {i: rows for i, view in enumerate(self.views) if (rows := view.squared_norms()) is not None}
@@ -131,8 +132,9 @@ class NoisySum:
     def release(self) -> list[Tensor]:
         """Return the released mean ``(sum_j c_j G_j + sigma Xi) / (q N)`` of every view.
 
-        ``G_j`` is the gradient of record ``j`` and ``c_j`` its clipping factor. ``Xi`` has independent standard normal
-        entries, and ``sigma = z s``. The means have the order of the views. Call :meth:`begin` before the next batch.
+        ``G_j`` is the gradient of record ``j`` (with a projection, the projected gradient), and ``c_j`` is its clipping
+        factor. ``Xi`` has independent standard normal entries, and ``sigma = z s``. The means have the order of the
+        views. Call :meth:`begin` before the next batch.
         """
         sums, count = self.sums, self.count
         self.forget()
@@ -151,10 +153,10 @@ class NoisySum:
             return means
 
     def noisy_count(self, count: Tensor, adaptive: AdaptiveClipping) -> float:
-        """Return the sum of ``b_j - 1/2`` over all processes plus noise, in records.
+        """Return the sum of ``count`` over all processes plus noise, in records.
 
-        ``b_j`` is 1 if record ``j`` was not clipped, else 0. The noise has the standard deviation ``sigma`` of
-        ``adaptive``.
+        ``count`` is the sum of ``b_j - 1/2`` over the records of this process, where ``b_j`` is 1 if record ``j`` was
+        not clipped, else 0. The noise has the standard deviation ``adaptive.sigma``.
         """
         assert adaptive.sigma is not None
         like = per_example.exact(self.views[0].parameters[0].new_zeros(()))
@@ -164,8 +166,8 @@ class NoisySum:
     def noisy_means(self, sums: list[Tensor | None]) -> list[Tensor]:
         """Return the noisy sums over all processes, divided by the batch size ``q N``.
 
-        ``q N`` is the public expected batch size. There is one mean for each view, of the shape of the view. A sum is
-        None if no record contributed to it; its mean is noise alone.
+        ``q N`` is the public expected batch size. There is one mean for each view, of the shape of the view. If no
+        record of this process has a gradient for a view, the sum of the view is None and counts as 0.
         """
         likes = [view.parameters[0] for view in self.views]
         parts = [
@@ -180,8 +182,8 @@ class NoisySum:
     def _with_noise(self, parts: list[Tensor], likes: Sequence[Tensor], deviation: float) -> list[Tensor]:
         """Return the sums of tensors over all processes, with noise added once.
 
-        The noise is Gaussian with standard deviation ``deviation``. It is drawn with the dtype and on the device of
-        ``likes``.
+        ``parts`` are the tensors of this process. The noise is Gaussian with standard deviation ``deviation``. The
+        noise for a tensor has the dtype and the device of the corresponding entry of ``likes``.
         """
         totals = self.processes.sum(parts)
         for total, like in zip(totals, likes, strict=True) if self.processes.first else ():

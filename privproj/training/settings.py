@@ -1,7 +1,7 @@
-"""The settings of ``privproj train``: its options, which a run saves in its folder.
+"""Declare the options of ``privproj train``, which a run saves in its folder.
 
-Each option is declared once, as a field. This module does not import torch, so that the command line shows its options
-quickly.
+Each option is a field of :class:`Settings`. This module does not import torch, so that the command line shows the
+options quickly.
 """
 
 from dataclasses import dataclass
@@ -14,29 +14,23 @@ from privproj.sampling import SamplingName
 from privproj.training.adaptive_clipping import CLIP
 from privproj.training.algorithms import ALGORITHMS
 
-COUNT = whole_number("a whole number from 1 to 1e9", 1, 10**9)
-"""Numbers of records, steps, ranks and units."""
+COUNT = whole_number("a whole number from 1 to 1e9", 1, 10**9)  # records, steps, ranks, units
 
 SEED = whole_number("a whole number from 0 to 1e9", 0, 10**9)
-"""Seeds."""
 
-EPSILON = number("an epsilon above 0 and at most 1e+09", 0.0, 1e9, open_low=True)
-"""Target epsilons."""
+EPSILON = number("an epsilon above 0 and at most 1e+09", 0.0, 1e9, open_low=True)  # target epsilon
 
-WEIGHT = number("a number from 0 to below 1", 0.0, 1.0, open_high=True)
-"""Weights of the past in moving averages."""
+WEIGHT = number("a number from 0 to below 1", 0.0, 1.0, open_high=True)  # weight of the past in a moving average
 
 RATE = number("a positive learning rate", 0.0, 1e6, open_low=True)
-"""Learning rates."""
 
+# options that only one training algorithm has, each with the name of the algorithm
 ONLY_FOR = {
     **dict.fromkeys(("update", "momentum", "beta2", "ridge"), "prism"),
     **dict.fromkeys(("subspace_steps", "public_data", "optimizer", "subspace_learning_rate"), "dp-sft"),
 }
-"""The training algorithm of each option that only one algorithm has."""
 
-DELTA = number("a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
-"""Target deltas."""
+DELTA = number("a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)  # target delta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +117,10 @@ class Settings:
             raise InvalidParameterError("clipping", self.clipping, "joint with adaptive_clipping_sigma")
 
     def _check_options_of_one_algorithm(self) -> None:
-        """Check the options of single algorithms, and set the default learning rate."""
+        """Check the options of single algorithms, and set the default learning rate.
+
+        Raises :class:`InvalidParameterError` if an option does not belong to the algorithm or contradicts another one.
+        """
         for name, mechanism in ONLY_FOR.items():
             if getattr(self, name) is not None and self.mechanism != mechanism:
                 raise InvalidParameterError(name, getattr(self, name), f"omitted with {self.mechanism}")

@@ -1,8 +1,9 @@
-"""Trained tensors, and the per-example gradients that a pass stores in them.
+"""Define trained tensors, which store the per-example gradients of a pass.
 
 The weight and the bias of a layer are one matrix (outputs x inputs) whose last input is the constant 1. Every other
-trained tensor is separate. Each use of a matrix in a pass stores two factors ``(g, x)``, records first: the gradients
-of the outputs and the inputs. The gradient of record ``j`` is ``G_j = sum_t g_jt x_jt^T``, a sum over tokens ``t``. If
+trained tensor is separate. A pass is one call of the loss function with its backward pass. Each use of a matrix in a
+pass stores two factors ``(g, x)``: the gradients of the outputs ``g`` (records x tokens x outputs) and the inputs ``x``
+(records x tokens x inputs). The gradient of record ``j`` is ``G_j = sum_t g_jt x_jt^T``, a sum over tokens ``t``. If
 the factors of a use are not known, whole gradients are stored.
 """
 
@@ -17,20 +18,20 @@ from privproj.errors import InvalidParameterError
 from privproj.training import per_example
 from privproj.training.per_example import LookedUp
 
+# dtypes that trained tensors may have; the rounding errors of shorter types exceed the amount that norms are overstated
 DTYPES = (torch.float32, torch.float64)
-"""Types that trained tensors may have. Norms are overstated by less than the rounding of shorter types."""
 
+# the gradients of all records: factors ``(g, x)``, or the gradients (records x outputs x inputs) themselves
 Gradients = tuple[Tensor | LookedUp, Tensor] | tuple[Tensor]
-"""The gradients of all records: factors ``(g, x)``, or the gradients (records x outputs x inputs) themselves."""
 
 
 class Trained:
     """A trained matrix, or any other trained tensor, with its per-example gradients.
 
     Attributes:
-        name: The name of the first tensor in its module.
+        name: The name of the weight in the whole module.
         module: The layer that contains the tensor.
-        weight: The matrix, or the tensor.
+        weight: The weight of the layer, or the other trained tensor.
         bias: The trained bias of the same layer; None if there is none.
         is_matrix: True for tensors with at least two dimensions. Other tensors count as one row.
         is_transposed: True for a weight of shape inputs x outputs, as in transformers' Conv1D.
@@ -38,8 +39,7 @@ class Trained:
     """
 
     only_for: str | None = None
-    keeps_factors = False
-    """True where factors are kept even if the gradients would take less memory."""
+    keeps_factors = False  # whether factors are stored even if the gradients take less memory
 
     def __init__(self, name: str, module: nn.Module, weight: nn.Parameter, bias: nn.Parameter | None = None) -> None:
         self.name, self.module, self.weight, self.bias = name, module, weight, bias
@@ -73,8 +73,7 @@ class Trained:
     def keep(self, g: Tensor | LookedUp, x: Tensor) -> None:
         """Store the factors ``g`` and ``x`` of one use of the matrix.
 
-        ``g`` is records x tokens x outputs, and ``x`` is records x tokens x inputs. If whole gradients take less memory
-        than the factors, these are formed and stored instead.
+        If the gradients take less memory than the factors, the gradients are computed and stored instead.
         """
         dtype = self.weight.dtype
         x = x.to(dtype)
@@ -91,7 +90,10 @@ class Trained:
         self.formed = product if self.formed is None else self.formed.add_(product)
 
     def add_whole(self, parameter: nn.Parameter, gradients: Tensor) -> None:
-        """Add whole gradients of the weight or the bias, records first."""
+        """Add the gradients of the weight or the bias to the stored gradients.
+
+        The first dimension of ``gradients`` has the records.
+        """
         records, (outputs, inputs) = len(gradients), self.shape
         if not self.is_matrix:
             matrix = gradients.reshape(records, 1, -1)
@@ -125,9 +127,9 @@ class Trained:
         self.factors, self.formed = [], None
 
     def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Split the columns of a matrix into those of the weight and of the bias.
+        """Yield the weight and the bias, each with its columns of a matrix.
 
-        The matrix has one column for each input.
+        The matrix has one column for each input, and the column of the bias is the last one.
         """
         width = matrix.shape[1] - (self.bias is not None)
         yield self.weight, matrix[:, :width]
@@ -135,14 +137,14 @@ class Trained:
             yield self.bias, matrix[:, width]
 
     def shaped(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
-        """Return a part of a matrix, as ``split`` yields it, in the shape of its tensor."""
+        """Return columns from :meth:`split` in the shape of the weight or the bias."""
         part = part.T if self.is_transposed and parameter is self.weight else part
         return part.reshape(parameter.shape)
 
     def laid_out(self, parameter: nn.Parameter, values: Tensor) -> Tensor:
-        """Return a view of the entries of a tensor as outputs x inputs.
+        """Return a view of ``values`` with the shape outputs x inputs.
 
-        ``values`` has the shape of ``parameter``, possibly with more dimensions at the end.
+        ``values`` has the shape of ``parameter``, possibly with more dimensions at the end, which the view also has.
         """
         if self.is_transposed and parameter is self.weight:
             return values.transpose(0, 1)
@@ -151,7 +153,7 @@ class Trained:
 
 
 def trained_tensors(module: nn.Module) -> list[Trained]:
-    """List the trained tensors of a module, each once, in the order of its layers.
+    """Return the trained tensors of a module, each once, in the order of the layers.
 
     Raises :class:`InvalidParameterError` if no tensor requires a gradient, for a layer of ``torch.jit``, and for a
     trained tensor that is not initialized or whose dtype is not float32 or float64.
@@ -181,7 +183,7 @@ def trained_tensors(module: nn.Module) -> list[Trained]:
 
 
 def _is_pair(layer: nn.Module, unclaimed: dict[str, nn.Parameter]) -> bool:
-    """Return True if the trained weight and bias of a layer form one matrix."""
+    """Return whether a trained weight and a trained bias of a layer form one matrix."""
     weight, bias = unclaimed.get("weight"), unclaimed.get("bias")
     if weight is None or bias is None or weight.dim() < 2:
         return False
@@ -189,7 +191,7 @@ def _is_pair(layer: nn.Module, unclaimed: dict[str, nn.Parameter]) -> bool:
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Return True for transformers' Conv1D, a linear layer with a transposed weight.
+    """Return whether a layer is transformers' Conv1D, which has a transposed weight.
 
     The weight has the shape inputs x outputs.
     """
@@ -197,7 +199,10 @@ def is_conv1d(module: nn.Module) -> bool:
 
 
 def _check(place: str, parameter: nn.Parameter) -> None:
-    """Raise an error for a tensor that is not initialized or has a low precision."""
+    """Raise :class:`InvalidParameterError` for a tensor that cannot be trained.
+
+    It is not initialized, or its dtype is not float32 or float64. ``place`` is its layer, for the message.
+    """
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         remedy = "call the module once before make_private"
         raise InvalidParameterError(

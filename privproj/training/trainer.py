@@ -1,8 +1,8 @@
-"""A private ``Trainer`` of transformers.
+"""Define :class:`PrivateTrainer`, a private ``Trainer`` of transformers.
 
-Import it from ``privproj.integrations.transformers``. The loop of ``Trainer`` draws a batch, calls ``training_step``,
-and then ``optimizer.step``. Here a batch is a whole logical batch, so gradient accumulation is switched off, and each
-step is one release.
+Import the class from ``privproj.integrations.transformers``. The loop of ``Trainer`` draws a batch, calls
+``training_step``, and then calls ``optimizer.step``. In a private run each drawn batch is a whole logical batch, with
+all records of one release. So gradient accumulation is switched off, and each step is one release.
 """
 
 import copy
@@ -55,22 +55,25 @@ class PrivateTrainer(Trainer):
     """Train a model of transformers privately, with a ledger and epsilon in the logs.
 
     The loss of a record is ``compute_loss(model, record)``, where ``record`` is a batch of one record made by the data
-    collator. Every model, ``compute_loss``, ``compute_loss_func`` and label smoothing that accepts one record works.
+    collator. You can use any model, ``compute_loss``, ``compute_loss_func`` and label smoothing that accept such a
+    batch.
 
-    Batches are Poisson samples of ``per_device_train_batch_size * gradient_accumulation_steps`` expected records for
-    each process. At most ``per_device_train_batch_size`` records are computed at once. ``num_train_epochs`` or
-    ``max_steps`` set the number of releases. The optimizer, its schedule, evaluation, callbacks and checkpoints work as
-    usual. ``train(resume_from_checkpoint=True)`` continues after the releases of the ledger.
+    By default batches are Poisson samples. The expected number of records for each process is
+    ``per_device_train_batch_size * gradient_accumulation_steps``. At most ``per_device_train_batch_size`` records are
+    computed at once. ``num_train_epochs`` or ``max_steps`` sets the number of releases. The optimizer, its schedule,
+    evaluation, callbacks and checkpoints work as usual. ``train(resume_from_checkpoint=True)`` continues after the
+    releases of the ledger.
 
-    The logs contain ``epsilon`` and ``delta`` in place of the training loss and the gradient norm, which are statistics
-    of private records without noise. Evaluation results are not protected either: evaluate on other records.
+    The logs contain ``epsilon`` and ``delta`` in place of the training loss and the gradient norm, because these are
+    statistics of private records without noise. Evaluation results have no noise either, so evaluate on records that
+    are not private.
 
     Args:
         *args: Arguments of ``Trainer``.
-        privacy: Arguments of :func:`privproj.training.make_private`: ``delta``, either ``epsilon`` or
-            ``noise_multiplier``, and others that no argument of ``Trainer`` sets. The defaults are the
-            ``max_grad_norm`` of ``TrainingArguments`` and ``ledger="output_dir/ledger.jsonl"``. The entry
-            ``one_by_one=True`` is passed to :meth:`PrivateOptimizer.backward_on`.
+        privacy: Arguments of :func:`privproj.training.make_private` as a dictionary: ``delta``, either ``epsilon`` or
+            ``noise_multiplier``, and others that no argument of ``Trainer`` sets. The default of ``max_grad_norm`` is
+            that of ``TrainingArguments``, and the default of ``ledger`` is the file ``ledger.jsonl`` in ``output_dir``.
+            The entry ``one_by_one=True`` is passed to :meth:`PrivateOptimizer.backward_on`.
         **kwargs: Arguments of ``Trainer``.
 
     Raises:
@@ -121,9 +124,9 @@ class PrivateTrainer(Trainer):
         self.add_callback(_ReleasesAreSteps(self))
 
     def epsilon(self) -> Result:
-        """Return epsilon of all releases so far, or of the whole plan before the first one.
+        """Return epsilon of all releases so far, at the ``delta`` of ``privacy``.
 
-        Delta is the ``delta`` of ``privacy``.
+        If there are no releases yet, the result is the epsilon of the whole plan.
 
         Returns:
             A :class:`privproj.Result`, as :func:`privproj.epsilon` returns it.
@@ -160,7 +163,7 @@ class PrivateTrainer(Trainer):
             self.close()
 
     def close(self) -> None:
-        """Allow another process to write the ledger; ``train`` calls this at its end."""
+        """Close the ledger, so that another process can use it; ``train`` calls this."""
         if self.private_optimizer is not None:
             self.private_optimizer.close()
 
@@ -168,7 +171,7 @@ class PrivateTrainer(Trainer):
         """Make the run private and return the private loader.
 
         Returns:
-            A loader of private batches; a pass has as many batches as ``Trainer`` expects.
+            A loader of private batches. Each pass has as many batches as ``Trainer`` expects.
         """
         self.close()
         # Trainer's own loader removes unused columns and has the data collator. It is not iterated.
@@ -197,7 +200,7 @@ class PrivateTrainer(Trainer):
         ``Trainer`` then calls ``optimizer.step``, which releases the sum.
 
         Args:
-            model: The model, as Trainer wrapped it.
+            model: The model, possibly wrapped by Trainer.
             inputs: A batch of the private loader.
             *args: Not used.
             **kwargs: Not used.
@@ -216,20 +219,23 @@ class PrivateTrainer(Trainer):
         return torch.zeros((), device=self.args.device)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: Any = None) -> Any:
-        """Draw the next logical batch without counting its items.
+        """Draw the next logical batch, without counting the items in it.
 
         Args:
             epoch_iterator: A pass over the private loader.
-            num_batches: Number of batches, 1.
+            num_batches: The number of batches, which is 1.
             device: Not used.
 
         Returns:
-            The batch in a list, and None for the number of its items.
+            A list with the batch, and None in place of the number of items.
         """
         return list(islice(epoch_iterator, num_batches)), None
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load weights from a checkpoint; for M2 on a PEFT model they are whole weights."""
+        """Load weights from a checkpoint.
+
+        For M2 on a PEFT model the checkpoint has whole weights from :func:`export_peft`.
+        """
         if not hasattr(self.model, "trained_by_m2"):
             return super()._load_from_checkpoint(resume_from_checkpoint, model)
         from privproj.training.algorithms.lora import import_peft
@@ -248,7 +254,7 @@ class PrivateTrainer(Trainer):
         return self.logical_batch_size
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Return zero, because the number of operations reveals the size of a private batch.
+        """Return zero, because the number of operations reveals the size of a batch.
 
         Args:
             inputs: A batch, not used.
@@ -275,7 +281,7 @@ class PrivateTrainer(Trainer):
 
 
 class _Passes:
-    """The private loader with a fixed number of batches in each pass, as Trainer expects."""
+    """The private loader with a fixed number of batches per pass, as Trainer expects."""
 
     def __init__(self, loader: PrivateLoader, optimizer: PrivateOptimizer, steps: int) -> None:
         self.loader, self.optimizer, self.steps, self.dataset = loader, optimizer, steps, loader.dataset
@@ -292,17 +298,19 @@ class _Passes:
 class _ReleasesAreSteps(TrainerCallback):
     """A callback that sets Trainer's number of steps to the number of releases.
 
-    They differ if a run was killed after its last checkpoint.
+    The numbers differ if a run was killed after its last checkpoint.
     """
 
     def __init__(self, trainer: PrivateTrainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Compare the checkpoint with the ledger, and count releases after the checkpoint.
+        """Set the number of steps, and advance the learning-rate schedule.
+
+        The number of steps becomes the number of releases.
 
         Raises :class:`InvalidParameterError` if the ledger has fewer releases than the checkpoint, and
-        :class:`UnsupportedError` if it has releases but no checkpoint is resumed.
+        :class:`UnsupportedError` if the ledger has releases but no checkpoint is resumed.
         """
         optimizer, scheduler = self.trainer.private_optimizer, self.trainer.lr_scheduler
         assert optimizer is not None
@@ -327,9 +335,10 @@ def _names(function: Any) -> set[str]:
 
 
 def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``make_private`` in ``privacy``.
+    """Return a copy of ``privacy`` after checking its names.
 
-    Raises :class:`InvalidParameterError` for other names, for names that Trainer sets, and without ``delta``.
+    Raises :class:`InvalidParameterError` for names that are not arguments of ``make_private``, for arguments that
+    Trainer sets, and if ``delta`` is missing.
     """
     names = _names(make_private) - SET_BY_TRAINER - {"unknown"} | {"one_by_one"}
     for name in privacy.keys() - names:
@@ -347,7 +356,7 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
-    """Use Trainer's clipping norm if ``privacy`` has none.
+    """Set the clipping norm in ``privacy`` to that of Trainer if ``privacy`` has none.
 
     Raises :class:`InvalidParameterError` if both are set and differ.
     """

@@ -1,10 +1,12 @@
-"""Views: the linear image of a per-example gradient that an algorithm releases.
+"""Define views and algorithms: the linear image of a gradient that is released.
 
-This module has the plain view. The modules of single algorithms have their own views.
+A view computes a linear image of per-example gradients, such as a projection. This module has the plain view. Other
+views are in the modules of their algorithms.
 
 The gradient of record ``j`` for a matrix is ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs), a sum over tokens ``t``. A
-view of a matrix sums ``G_j P`` for some matrix ``P``, which it forms from ``g`` and ``x P``. It clips the norm of
-``G_j P`` if ``clips_what_it_sums``, else the norm of ``G_j``. What a view does with a released mean is post-processing.
+view of a matrix sums ``c_j G_j P`` over the records, for some matrix ``P`` and the clipping factors ``c_j``. The
+factors of ``G_j P`` are ``g`` and ``x P``. If ``clips_what_it_sums``, the norm of ``G_j P`` is clipped, else the norm
+of ``G_j``. What a view does with a released mean is post-processing.
 """
 
 from collections.abc import Callable
@@ -20,25 +22,25 @@ from privproj.training.generators import Streams
 from privproj.training.plan import Plan
 from privproj.training.trained import Trained
 
+# a gradient estimate (outputs x inputs): ``(L, R)`` means the matrix ``L R``, and ``(L, None)`` means ``L``
 Update = tuple[Tensor, Tensor | None]
-"""A gradient estimate: ``(L, R)`` for the matrix ``L R`` (outputs x inputs), or ``(L, None)`` for ``L`` itself."""
 
 
 class View:
     """The plain view of trained tensors, which releases the whole gradient: DP-SGD.
 
-    The privacy guarantee needs one property of a view: what ``clipped_sum`` adds for a record with factor 1 has at most
-    the norm ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping norm.
+    The privacy guarantee needs one property of a view: the summand of a record in ``clipped_sum``, for the factor 1,
+    has at most the norm ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping
+    norm.
 
-    A view of one or several tensors ``parameters``, which the wrapped optimizer must hold, releases a tensor of shape
-    ``shape``. ``name`` is its name in messages.
+    A view belongs to one or several tensors ``parameters`` and releases a tensor of shape ``shape``. The wrapped
+    optimizer must hold these ``parameters``. ``name`` is the name of the view in messages.
     """
 
+    # noise of the last release divided by that of the first, which differs from 1 with adaptive clipping
     noise_scale: float = 1.0
-    """The noise of the last release over that of the first, which adaptive clipping changes; for post-processing."""
 
-    clips_what_it_sums = True
-    """True if the norm is that of ``G_j P``, which is summed; False if it is that of ``G_j``."""
+    clips_what_it_sums = True  # whether the norm of ``G_j P`` is clipped, and not that of ``G_j``
 
     def __init__(self, trained: Any, plan: Plan, rank: int) -> None:
         self.trained, self.plan, self.rank, self.name = trained, plan, rank, trained.name
@@ -47,23 +49,23 @@ class View:
         self.seen: Any = ()
 
     def refresh(self, streams: Streams) -> None:
-        """Draw the fresh randomness of the next release, before any of its data is seen.
+        """Draw the projection of the next release, before its batch is drawn.
 
         This is called once for each release. The plain view draws nothing.
         """
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return ``x P`` for the matrix ``P`` of the sum ``sum_j c_j G_j P``; here ``x``.
+        """Return ``x P``; for the plain view, with ``P = I``, this is ``x``.
 
-        The last dimension of ``x`` has the inputs. The plain view has ``P = I``.
+        The last dimension of ``x`` has the inputs.
         """
         return x
 
     def squared_norms(self) -> Tensor | None:
-        """Return the squared norm of what is clipped, for each record.
+        """Return the squared norm to be clipped, for each record.
 
-        It is the norm of ``G_j P`` if ``clips_what_it_sums``, else that of ``G_j``. The result is None if no gradients
-        were captured.
+        It is ``|G_j P|^2`` if ``clips_what_it_sums``, else ``|G_j|^2``. The result is None if no gradients were
+        captured.
         """
         # A pass that failed before its sum may have left gradients here.
         self.seen, captured = (), self.trained.take()
@@ -76,8 +78,8 @@ class View:
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
         """Return the sum ``sum_j c_j G_j P`` over the records, in double precision.
 
-        It has as many entries as ``shape``, and ``P`` is the matrix of ``sketched``. ``c`` has one factor for each
-        record. ``mask`` marks the records with finite gradients; None: all are finite.
+        The sum has as many entries as ``shape``. ``c`` has the clipping factor of each record. ``mask`` is True for
+        records with finite gradients; other records count as 0. If it is None, all are finite.
         """
         seen, self.seen = self.seen, ()
         return per_example.clipped_sum(c, *seen, mask=mask)
@@ -85,16 +87,16 @@ class View:
     def update(self, mean: Tensor) -> Update:
         """Return the gradient estimate for a released mean: by default the mean itself.
 
-        ``mean`` has the shape ``shape``.
+        ``mean`` has the shape ``shape``. The result is ``(L, R)`` for the product of two factors, or ``(L, None)``.
         """
         return mean, None
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
         """Set a released mean as the gradient for the next step of the wrapped optimizer.
 
-        ``mean`` has the shape ``shape``. ``group`` is the parameter group of the first of these tensors. ``plain`` is
-        True for SGD without momentum. Then a low-rank update is added to the weight directly, and no gradient of the
-        size of the weight is formed, unless the bias is in another group.
+        ``mean`` has the shape ``shape``. ``group`` is the parameter group of the first of ``parameters``. ``plain`` is
+        True if the wrapped optimizer is SGD without momentum. Then a low-rank update is added to the weight directly,
+        and no gradient of the size of the weight is computed, unless weight and bias are in different groups.
         """
         left, right = self.update(mean)
         if right is not None and plain and {id(p) for p in self.parameters} <= {id(p) for p in group["params"]}:
@@ -122,17 +124,18 @@ def _merge(trained: Trained, left: Tensor, right: Tensor, group: dict[str, Any])
 
 # --- the record of an algorithm --------------------------------------------------------------------
 
+# ``(outputs, inputs, projected)`` of one trained tensor; ``projected`` is True if the algorithm projects the inputs
 Shape = tuple[int, int, bool]
-"""``(outputs, inputs, projected)`` of one trained tensor: ``projected`` where the algorithm projects its inputs."""
 
+# called with the shapes and the ranks of all trained tensors and their shares of C^2 (None: joint clipping); returns
+# the mechanism
 Accounting = Callable[[list[Shape], tuple[int, ...], tuple[float, ...] | None], Gaussian | M2]
-"""From the shapes of all trained tensors, a rank for each and the shares of the squared clip to the mechanism."""
 
 
 def _as_gaussian(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian:
     """Return the Gaussian mechanism.
 
-    It accounts for every algorithm that sums exactly what it clips.
+    It describes every algorithm for which the clipped norm is the norm of the summand.
     """
     return Gaussian()
 
@@ -141,16 +144,18 @@ def _as_gaussian(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[floa
 class Algorithm:
     """The definition of a training algorithm: views, mechanism and requirements.
 
-    The privacy guarantee needs ``accounted_as`` and ``view`` to agree: the view must sum what the mechanism describes.
+    The privacy guarantee needs ``accounted_as`` and ``view`` to agree: the mechanism from ``accounted_as`` must
+    describe the release of the view.
 
     Attributes:
         name: The name in the public API.
         summary: One sentence about what the algorithm does.
         rank: "projection" if the algorithm draws projections and needs their rank, "module" if the rank is that of the
             adapters in the module, "none" if there is no rank.
-        has_frame: True if the projection can be lifted back in the Haar or in the Wishart frame.
+        has_frame: True if users can choose how a release is lifted back: in the Haar or in the Wishart frame
+            (:class:`privproj.training.algorithms.projected.Projected`).
         accounted_as: Called with the shapes, the ranks and the shares of the squared clipping norm of all tensors;
-            returns the mechanism of one release without its noise multiplier.
+            returns the mechanism of one release. The noise multiplier of this mechanism is None.
         view: Called with a trained matrix, the plan and the rank for this matrix; returns the view of the matrix. Other
             trained tensors always have the plain view.
         subspace_view: Called with all trained tensors and a subspace; returns one view of all tensors, in place of one
@@ -158,10 +163,10 @@ class Algorithm:
         check_layer: Called with the name of the selected algorithm and a trained tensor; raises
             :class:`InvalidParameterError` if that algorithm must not train the tensor. If the attribute ``only_for`` of
             a tensor names this algorithm, this is also called when another algorithm is selected.
-        adapt: Called with a module, a rank and an ``insecure_seed``; returns the module with adapters, for ``privproj
-            train`` and for audits. None: the module is trained as it is.
+        adapt: Called with a module, a rank and an ``insecure_seed``; returns the module with adapters. ``privproj
+            train`` and audits use it. None: the algorithm needs no adapters.
         step_hook: Called with the module, the plan and the random streams; returns a function that is called with the
-            optimizer after every release. None: no such function.
+            optimizer after every release. None: nothing is called.
     """
 
     name: str
@@ -182,7 +187,7 @@ class Algorithm:
 
     @property
     def needs_subspace(self) -> bool:
-        """Whether the algorithm trains within a subspace that must be computed before."""
+        """Whether the algorithm needs a subspace that was computed before."""
         return self.subspace_view is not None
 
     def shape(self, trained: Trained) -> Shape:
@@ -193,7 +198,7 @@ class Algorithm:
         return (*trained.shape, self.projects) if trained.is_matrix else (1, trained.size, False)
 
     def views(self, trained: list[Trained], plan: Plan) -> list[View]:
-        """Return one view for each trained tensor, or one of all in a subspace."""
+        """Return the views: one for each trained tensor, or a single one for a subspace."""
         if self.subspace_view is not None:
             return [self.subspace_view(trained, plan.algorithm.subspace)]
         return [

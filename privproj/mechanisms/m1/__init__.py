@@ -18,9 +18,8 @@ class M1(NoisyMechanism):
 
     The release is ``M V + E`` with ``M = Z Z^T``, where ``Z`` is resampled for each release. ``Z`` has the shape
     ``dim x rank`` and independent entries ``N(0, 1/rank)``. The parameters from ``misalignment`` to ``changed_columns``
-    are assumptions on the data, for the conditional bounds. They describe a vector of unit norm, or one column of a
-    matrix that changes from ``v`` to ``v'`` between neighboring datasets. The other columns span ``span_dim``
-    dimensions.
+    are assumptions on the data, which only some bounds need. Either ``V`` is a vector of unit norm, or one column of
+    ``V`` changes from ``v`` to ``v'`` between neighboring datasets, and the other columns span ``span_dim`` dimensions.
 
     Args:
         noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity
@@ -28,14 +27,14 @@ class M1(NoisyMechanism):
         dim: The dimension of ``V`` that is projected, from 1 to 1e7.
         rank: The rank of the projection, from 1 to 1e7, which may exceed ``dim``; None only for the rank query.
         columns: The other dimension of ``V``, from 1 to 1e7.
-        misalignment: For a unit vector (``columns = 1``): the largest ``1 - cos(v, v')``, from 0 to below 2. The
+        misalignment: For a unit vector (``columns = 1``): the largest ``1 - cos(V, V')``, from 0 to below 2. The
             sensitivity is then ``sqrt(2 misalignment)``.
         span_dim: For one changed column: the dimension that the other columns span, from 0 to ``dim - 1``.
         residual_norm: The norm of the part of ``v`` orthogonal to that span, from 0 to 1e100; 1 by default.
         other_residual_norm: The norm of the part of ``v'`` orthogonal to that span; ``residual_norm`` by default.
         residual_misalignment: The largest ``1 - cos`` between these two parts, from 0 to below 2.
-        shift_in_span: The largest difference within the span, from 0 to 1e100. It determines the sensitivity together
-            with the residuals.
+        shift_in_span: The largest norm of the part of ``v - v'`` within the span, from 0 to 1e100. The sensitivity is
+            computed from this number and the parts orthogonal to the span.
         changed_columns: The number of columns that one record changes, from 1 to 1e7. The sensitivity is that of one
             column times the square root of this number.
         fixed_projection: Whether one projection is used for all releases.
@@ -100,14 +99,14 @@ class M1(NoisyMechanism):
 
     @property
     def largest_rank(self) -> int:
-        """The largest rank of a difference between neighboring sums: ``min(dim, columns)``."""
+        """The largest rank of a difference of neighboring sums: ``min(dim, columns)``."""
         return min(self.dim or 1, self.columns or self.dim or 1)
 
     @property
     def norms(self) -> tuple[float, float]:
-        """The norms ``(kappa, kappa')`` of the two residuals, by default 1.
+        """The norms ``(kappa, kappa')`` of the residuals of ``v`` and ``v'``; default 1.
 
-        A residual is the part of the changed column that is orthogonal to the other columns.
+        The residual is the part of the changed column that is orthogonal to the other columns.
         """
         first = 1.0 if self.residual_norm is None else self.residual_norm
         return first, first if self.other_residual_norm is None else self.other_residual_norm
@@ -116,10 +115,10 @@ class M1(NoisyMechanism):
     def span_residual(self) -> tuple[int, float, float, float]:
         """The tuple ``(k, 1 - rho, alpha, beta)`` that describes one changed column.
 
-        ``k`` is the dimension of the span of the other columns, and ``1 - rho`` the misalignment of the residuals,
-        which are the parts orthogonal to the span. ``alpha`` is the size of the difference within the span. ``beta`` is
-        the size of the difference of the residuals: with their norms ``kappa`` and ``kappa'``,
-        ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
+        ``k`` is the dimension of the span of the other columns. ``1 - rho`` is the misalignment of the residuals, the
+        parts of ``v`` and ``v'`` orthogonal to the span. ``alpha`` is the norm of the part of ``v - v'`` within the
+        span, and ``beta`` is the norm of the part orthogonal to the span. For residuals with norms ``kappa`` and
+        ``kappa'``, ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
 
         Raises:
             InvalidParameterError: Assumptions on the column are missing, or the column does not change.
@@ -136,7 +135,7 @@ class M1(NoisyMechanism):
 
     @property
     def column_shift(self) -> tuple[float, float]:
-        """The pair ``(alpha, beta)`` of :attr:`span_residual`, over the noise.
+        """The pair ``(alpha, beta)`` of :attr:`span_residual`, divided by the noise.
 
         The standard deviation of the noise is ``z sqrt(c (alpha^2 + beta^2))``, where ``z`` is the noise multiplier and
         ``c`` the number of changed columns.
@@ -150,9 +149,9 @@ class M1(NoisyMechanism):
         return self.mu * alpha / size, self.mu * beta / size
 
     def lift(self) -> Lift:
-        """Return noise and projection error of the update (C38).
+        """Return the noise and projection error of the update (C38).
 
-        The update is the release itself, because its mean is ``V``.
+        The update is the release itself, because the mean of the release is ``V``.
         """
         # |M v|^2 = v^T (Z Z^T)^2 v has the mean 1 + (d + 1)/r for a unit vector v.
         dim, rank = self.shape

@@ -1,15 +1,16 @@
 """Bound M1 on one changed column with a secret projection, by quantiles (C13).
 
-The bound ``column`` uses a corrected second lemma. ``column-published`` is Theorem 4 of arXiv 2601.21719 with Lemma 14
-as reconstructed; it is refuted if the rank exceeds the dimension of the span. The functions for the two parts of the
-privacy loss are shared by all bounds on one changed column.
-
 Let ``k`` be the dimension of the span of the other columns. A changed column is ``v = a + kappa b``, where ``a`` is in
-this span and the residual ``kappa b`` is orthogonal to it (``b`` is a unit vector). Given the projection on the span,
-the matrix is ``M = C + M_perp``, where ``M_perp`` acts on the residuals alone and is independent of ``C``. ``M_perp``
-is a vector Wishart mechanism in ``d - k`` dimensions with ``r - k`` degrees of freedom. So the privacy loss is the sum
-of two parts: the loss of the residual, and a Gaussian loss at the sensitivity ``|C (v - v')|`` (the correlated part).
-For ``r <= k`` there is no residual part.
+this span, ``b`` is a unit vector, and the residual ``kappa b`` is orthogonal to the span. ``v'`` is the changed column
+of a neighboring dataset. The matrix is ``M = C + M_perp``, where ``M_perp`` acts on the residuals alone and is
+independent of ``C``, given the projection on the span. ``M_perp`` is a vector Wishart mechanism in ``d - k`` dimensions
+with ``r - k`` degrees of freedom. So the privacy loss is the sum of two parts. The residual part is the loss of
+``M_perp``; for ``r <= k`` there is none. The correlated part is a Gaussian loss at the sensitivity ``|C (v - v')|``.
+
+The bound ``column`` uses quantiles for both parts, with Lemma 14 of arXiv 2601.21719 corrected. ``column-published`` is
+Theorem 4 of this paper with Lemma 14 as reconstructed; it is refuted if the rank exceeds ``k``. The functions for the
+two parts are shared by all bounds on one changed column. Several changed columns are a chain of datasets in which one
+column after the other changes, and each change is a link of the chain.
 """
 
 import math
@@ -42,7 +43,7 @@ from privproj.result import Status, limit_text
 def _has_residual(mechanism: M1) -> bool:
     """Return whether the loss has a residual part.
 
-    It has one if the rank exceeds the dimension of the span and the residuals of the neighbors differ.
+    This is the case if the rank exceeds the dimension of the span and the residuals of the neighbors differ.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -53,15 +54,16 @@ def _has_residual(mechanism: M1) -> bool:
 
 
 def is_distinguished(mechanism: M1) -> bool:
-    """Return whether exactly one neighbor has a residual, so that delta is 1."""
+    """Return whether exactly one neighbor has a nonzero residual, so that delta is 1."""
     return _has_residual(mechanism) and min(mechanism.norms) == 0.0
 
 
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
-    """Return the exact profile of the residual part; None if there is none (C13).
+    """Return the profile of the residual part; None if there is no such part (C13).
 
-    It is the profile of a vector Wishart release in fewer dimensions. If the norms of the residuals differ, the profile
-    covers both directions and all ratios of norms between 1 and the actual one (C12).
+    It is the profile of a vector Wishart release in fewer dimensions, which is exact for equal norms. If the norms of
+    the residuals differ, it is an upper bound: it covers both directions and all ratios of norms between 1 and the
+    actual ratio (C12).
     """
     if not _has_residual(mechanism):
         return None
@@ -83,14 +85,15 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
 def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> float:
     """Return the largest loss of the residual part, except for two rare events (C13).
 
-    The loss is a function of two random variables ``A`` and ``W`` (C9). Outside of two events, ``A`` and ``W`` lie
-    between their quantiles. The loss is linear in ``W``. In ``A`` it is monotone, or decreases and then increases. So
-    it is largest at a corner. The result is ``inf`` unless the lower quantile of ``A`` is above 0, and if a share of
-    delta is too small for the quantile functions.
+    The loss is a function of two random variables ``A`` and ``W`` (:mod:`privproj.mechanisms.wishart.quantile`).
+    Outside of two events, ``A`` and ``W`` are between their quantiles. The loss is linear in ``W``. As a function of
+    ``A`` it is monotone, or decreases and then increases. So it is largest at a corner of the rectangle of ``A`` and
+    ``W``. The result is ``inf`` if the lower quantile of ``A`` is not above 0, or if a probability is too small for
+    the quantile functions.
 
     Args:
         mechanism: The mechanism with its assumptions on the column.
-        log_delta_t: The log of the probability of the event for ``A``, which is determined by a Student variable ``T``.
+        log_delta_t: The log of the probability of the event for ``A``, which is a function of a Student variable ``T``.
         log_delta_w: The log of the probability of the event for ``W``.
     """
     k, m, _, _ = mechanism.span_residual
@@ -110,10 +113,10 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
-    """Return a bound on the sensitivity ``|C (v - v')|`` over the noise (C13).
+    """Return a bound on the sensitivity ``|C (v - v')|`` divided by the noise (C13).
 
-    The bound holds except for up to three events, each of probability ``e^log_d``. :func:`_count_of_events` returns
-    their number. This is Lemma 14 of arXiv 2601.21719, corrected.
+    The bound fails only if one of at most three events occurs, each of probability at most ``e^log_d``.
+    :func:`_count_of_events` returns the number of events. This is Lemma 14 of arXiv 2601.21719, corrected.
     """
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
@@ -138,7 +141,7 @@ def _count_of_events(mechanism: M1) -> int:
 
 
 def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
-    """Return the exact profile of the correlated part; None if there is none (C13).
+    """Return the exact profile of the correlated part; None without such a part (C13).
 
     Raises:
         UnsupportedError: The difference is partly within the span and partly orthogonal to it.
@@ -167,10 +170,10 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
 
 
 def chained_log_delta(log_delta: float, link: float, count: int) -> float:
-    """Return ``ln delta`` of each link of a chain of neighbors (C13).
+    """Return ``ln delta`` of each link of a chain of datasets (C13).
 
-    The chain changes ``count`` columns one after the other. Each of its links has the epsilon ``link`` and the same
-    delta. ``log_delta`` is the log of the delta of the whole chain.
+    The chain changes ``count`` columns one after the other. Each link, the change of one column, has the epsilon
+    ``link`` and the same delta. ``log_delta`` is the log of the delta of the whole chain.
     """
     # delta = sum_i delta_i e^((i-1) link), all delta_i equal (C13, chain).
     total = -math.inf
@@ -206,7 +209,10 @@ OF_COLUMN: dict[str, Any] = {
 
 
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Return epsilon at a log delta; ``inf`` if exactly one neighbor has a residual."""
+    """Return epsilon of the bound ``column`` at a log delta.
+
+    ``split`` is as in :func:`_link`. The result is ``inf`` if exactly one neighbor has a residual.
+    """
     if is_distinguished(mechanism):
         return math.inf
     return _chain(partial(_link, mechanism, split), mechanism.changed_columns, log_delta)
@@ -227,10 +233,9 @@ def _chain(link: Callable[[float], float], count: int, log_delta: float) -> floa
 
 
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Return epsilon of one changed column at a log delta.
+    """Return epsilon of the bound ``column`` for one changed column, at a log delta.
 
-    ``split`` is the share of delta for the residual part; as a text it means that the shares of all events are
-    optimized.
+    ``split`` is the share of delta for the residual part. If it is a text, the shares of all events are optimized.
     """
     odds = [0.0, 0.0, 0.0]
     if isinstance(split, float):
@@ -251,9 +256,13 @@ def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
 def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> float:
     """Return epsilon of one changed column for given shares of delta.
 
-    The three log odds divide delta between the residual and the correlated part, the residual part between the events
-    of ``T`` and ``W``, and the correlated part between the Gaussian loss and the bound on its sensitivity. Any odds are
-    sound.
+    The shares are given by three log odds:
+
+    * The first divides delta between the residual and the correlated part.
+    * The second divides the share of the residual part between the events of ``T`` and ``W``.
+    * The third divides the share of the correlated part between the Gaussian loss and the bound on its sensitivity.
+
+    The result is an upper bound for any odds.
     """
     # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares sum to delta (C13).
     (residual, rest), (t, w), (gauss, radius) = (log_shares(x) for x in odds)
@@ -289,7 +298,7 @@ COLUMN = Bound(
 def _check_equal_norms(mechanism: M1) -> None:
     """Raise an error unless both residuals have the same norm.
 
-    The published bounds need this.
+    The published bounds are about residuals of equal norm.
 
     Raises:
         InvalidParameterError: The norms differ.
@@ -302,17 +311,17 @@ def _check_equal_norms(mechanism: M1) -> None:
 
 
 def _published_epsilon(mechanism: M1, log_delta: float) -> float:
-    """Return epsilon of the published rule at a log delta.
+    """Return epsilon of the bound ``column-published`` at a log delta.
 
-    Several changed columns are a chain of equal links (arXiv 2601.21719, Theorem 3).
+    Several changed columns are a chain whose links have equal epsilon and delta (arXiv 2601.21719, Theorem 3).
     """
     return _chain(partial(_published_link, mechanism), mechanism.changed_columns, log_delta)
 
 
 def _published_link(mechanism: M1, log_delta: float) -> float:
-    """Return epsilon of the published rule for one changed column.
+    """Return epsilon of the bound ``column-published`` for one changed column.
 
-    The rule divides delta equally among its events. Without a residual part the result is ``inf`` if the Gaussian term
+    Delta is divided equally among the events. Without a residual part the result is ``inf`` if the Gaussian epsilon
     exceeds 1, because the textbook rule is proved up to 1 only.
     """
     k, misalignment, *_ = mechanism.span_residual
@@ -363,13 +372,13 @@ COLUMN_PUBLISHED = Bound(
 
 
 def _residual_published(mechanism: M1) -> OverRun:
-    """Return the published rule for the residual part alone.
+    """Return the bound ``residual-published``, for the residual part alone.
 
     It is Theorem 1 of arXiv 2601.21719 in ``d - k`` dimensions at rank ``r - k``, where ``k`` is the dimension of the
-    span.
+    span of the other columns.
 
     Raises:
-        UnsupportedError: The rank is at most the dimension of the span, so that there is no residual.
+        UnsupportedError: The rank is at most ``k``, so that there is no residual part.
         InvalidParameterError: Several columns change.
     """
     k, misalignment, *_ = mechanism.span_residual

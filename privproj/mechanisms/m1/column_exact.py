@@ -1,7 +1,7 @@
 """Compute exact bounds of M1 on one changed column with a secret projection (C13).
 
-The loss has a residual and a correlated part, see :mod:`privproj.mechanisms.m1.column`. Without other columns there is
-only the residual part (arXiv 2601.21719, Lemma 2).
+The loss has a residual part and a correlated part, as defined in :mod:`privproj.mechanisms.m1.column`. If there are no
+other columns, there is only the residual part (arXiv 2601.21719, Lemma 2).
 """
 
 from functools import partial
@@ -19,9 +19,9 @@ NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_F
 
 
 def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
-    """Return the composition of the residual and the correlated part over a run.
+    """Return the privacy curve of a run, composed from the parts of the loss.
 
-    The two losses are independent (C13).
+    ``parts`` are the profiles of the residual and the correlated part. The two parts are independent (C13).
 
     Raises:
         UnsupportedError: The run is subsampled.
@@ -35,7 +35,7 @@ def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
 
 
 def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
-    """Return the bound of one changed column, from the parts of its loss.
+    """Return the bound ``column-exact``, from the two parts of the loss.
 
     Raises:
         InvalidParameterError: Several columns change.

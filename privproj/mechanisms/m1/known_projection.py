@@ -1,6 +1,7 @@
 """Bound M1 for an adversary who observes the projection.
 
-The profile is exact for neighboring sums that differ by a matrix of rank one.
+The bound ``known-projection`` holds for differences of any rank between neighboring sums. ``known-projection-rank1`` is
+exact for differences of rank one.
 """
 
 from dataclasses import replace
@@ -25,9 +26,10 @@ DIGITS = 6
 
 
 def distribution(mechanism: M1) -> "TabulatedSensitivity":
-    """Return the distribution of the squared sensitivity of one unit direction (C7).
+    """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    It is in units of the noise variance.
+    It is ``mu^2 |M u|^2`` for a unit vector ``u``, in units of the noise variance, with the ratio ``mu`` of sensitivity
+    to noise before projecting (C7).
     """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
@@ -38,19 +40,19 @@ def distribution(mechanism: M1) -> "TabulatedSensitivity":
 
 
 def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
-    """Return the privacy profile of a difference of rank one, for lower bounds (C28).
+    """Return the privacy profile of a difference of rank one, as a tuple.
 
-    Every assumption on the rank allows such a difference.
+    It is used for lower bounds of delta (C28). Every assumption on the rank allows such a difference.
     """
     # delta(eps) = E[h_eps(X)] (C4)
     return (rank_one_profile(distribution(mechanism), LOWER_END_REFINEMENT),)
 
 
 def _with_small_deltas(mechanism: M1, profile: PrivacyProfile, bound: str) -> PrivacyProfile:
-    """Return the profile with an evaluation of small deltas in mpmath.
+    """Return the profile, with small deltas computed in mpmath.
 
-    It is used below ``e^SMALLEST_LOG_DELTA``, which doubles do not resolve. Each evaluation takes seconds. ``bound`` is
-    the name of the bound in :mod:`privproj.reference`.
+    Deltas below ``e^SMALLEST_LOG_DELTA`` cannot be computed in doubles. Each evaluation in mpmath takes seconds.
+    ``bound`` is the name of the bound in :mod:`privproj.reference`.
     """
 
     def log_delta(eps: float) -> Enclosure:

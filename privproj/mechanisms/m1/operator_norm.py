@@ -1,6 +1,6 @@
-"""Bound M1 by a bound on the norm of the projection (C16).
+"""Bound M1 by a bound on the operator norm of the projection (C16).
 
-There are two bounds: a Gaussian run, and the published closed form.
+``operator-norm`` is the bound by the Gaussian profile, and ``operator-norm-published`` is the published closed form.
 """
 
 import math
@@ -16,10 +16,11 @@ from privproj.profiles.approximate_dp import EpsilonDeltaRule
 
 
 def representation(mechanism: M1) -> GoodEvent:
-    """Return a Gaussian run at a bound on the norm of the projection.
+    """Return a bound by a Gaussian run, with a bound on the norm of the projection.
 
-    The norm exceeds the bound with a small probability, which is added to delta (C16). This event does not depend on
-    the difference between neighboring sums. So for a fixed projection it counts once, whatever the number of releases.
+    The norm exceeds its bound with a small probability, which is added to delta (C16). This event does not depend on
+    the difference between neighboring sums. So for a fixed projection the probability is added once, for any number of
+    releases.
     """
     return GoodEvent(mechanism.mu, partial(_radius, mechanism), once=mechanism.fixed_projection, default_split=0.5)
 
@@ -51,7 +52,8 @@ OPERATOR_NORM = Bound(
 def _published(mechanism: M1) -> EpsilonDeltaRule:
     """Return the published closed form, which is proved for ``0 < eps < 1`` only.
 
-    It is the textbook rule of the Gaussian mechanism at a bound on the norm of the projection.
+    It is the textbook rule of the Gaussian mechanism, with the sensitivity multiplied by a bound on the norm of the
+    projection.
     """
     half = math.log(0.5)
 

@@ -14,9 +14,10 @@ from privproj.result import Status, limit_text
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """Return the mean Gaussian delta over a random squared sensitivity (C8).
+    """Return the profile: the mean Gaussian delta over a random sensitivity (C8).
 
-    :class:`privproj.distributions.densities.SecretShift` is the distribution of the squared sensitivity.
+    :class:`privproj.distributions.densities.SecretShift` is the distribution of the squared sensitivity over the noise
+    variance.
 
     Raises:
         InvalidParameterError: The misalignment is missing.
@@ -36,9 +37,9 @@ def representation(mechanism: M1) -> PrivacyProfile:
 
 
 def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
-    """Return the assumptions of unit vectors and of a secret projection.
+    """Return the assumptions: unit vectors and a secret projection.
 
-    The sensitivity is the distance of two neighboring unit vectors.
+    The sensitivity is the distance between neighboring unit vectors.
     """
     most = limit_text(mechanism.misalignment or 0.0, up=False)
     return (DataAssumption.UNIT_VECTOR.at(most=most), DataAssumption.SECRET_PROJECTION.at())

@@ -26,7 +26,7 @@ class Layer:
         dim: The dimension that is projected, from 1 to 1e12.
         rank: The rank of the projection, from 1 to ``dim``; with ``rank = dim`` the layers are not projected.
         count: The number of layers of this shape, from 1 to 1e5.
-        columns: The other dimension of each gradient, from 1 to 1e12; None means ``dim``.
+        columns: The other dimension of the gradient of each layer, from 1 to 1e12; None means ``dim``.
         share: The share of the squared clipping norm for all ``count`` layers together, above 0 and at most 1; for
             per-layer clipping only. None means equal shares.
 
@@ -86,8 +86,8 @@ class Layer:
         """Return the layer that a text ``DxR[xN][:M][@SHARE]`` describes.
 
         Args:
-            text: For instance ``768x16x24``: 24 layers of dimension 768, projected to rank 16; ``768x16x24:3072`` if
-                their other dimension is 3072.
+            text: For instance ``768x16x24`` for 24 layers of dimension 768, projected to rank 16, or ``768x16x24:3072``
+                if the other dimension of these layers is 3072.
 
         Returns:
             The layer.
@@ -111,7 +111,7 @@ class Layer:
 
 
 def read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...]:
-    """Return layers from one layer or text, or from several."""
+    """Return a tuple of layers from one layer, one text, or several layers and texts."""
     several = layers if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
     return tuple(one if isinstance(one, Layer) else Layer.parse(one) for one in several)
 
@@ -121,9 +121,9 @@ class M2(ClippedSum):
     """The mechanism that adds noise, then projects.
 
     The release is ``M (V + E)`` with ``M = Z Z^T``, and ``Z`` is resampled for each release. The columns of ``Z`` are a
-    random orthonormal basis of a subspace of dimension ``rank``. ``V`` is the sum of gradients, each clipped before it
-    is projected, and ``E`` is Gaussian noise. If LoRA clips the gradients of its factors, use :class:`Gaussian`. Give
-    either ``dim`` and ``rank``, or ``layers``.
+    random orthonormal basis of a subspace of dimension ``rank``. ``V`` is the sum of clipped gradients, and ``E`` is
+    Gaussian noise. The whole gradients are clipped, before they are projected. For LoRA with clipped gradients of its
+    factors, use :class:`Gaussian` instead. Give either ``dim`` and ``rank``, or ``layers``.
 
     Args:
         noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity of ``V`` in the
@@ -132,20 +132,21 @@ class M2(ClippedSum):
         rank: The rank of the projection, from 1 to ``dim``; None only for the rank query.
         layers: The projected tensors, each a :class:`Layer` or a text for ``Layer.parse``, instead of ``dim`` and
             ``rank``.
-        clipping: "joint": one clipping norm ``C`` for all layers. "per-layer": each layer has its own, and the sum of
-            their squares is ``C^2``.
+        clipping: "joint": one clipping norm ``C`` for all layers. "per-layer": each layer has its own clipping norm,
+            and the squares of these norms sum to ``C^2``.
         columns: The other dimension of ``V``, from 1 to 1e12. With ``layers``, it applies to layers without their own
-            ``columns`` and must be at least the largest ``columns`` of the others.
+            ``columns``, and must be at least the largest ``columns`` of the other layers.
         change_rank: An assumption: the largest rank of the difference between neighboring sums in a layer, from 1 to
             ``min(dim, columns)``.
         fixed_projection: Whether one projection is used for all releases.
         adaptive_clipping_sigma: ``S``, the standard deviation of the noise on the count that adapts the clipping norm,
             from 1e-12 to 1e12. The count is ``sum(b_i - 1/2)``, where ``b_i`` is 1 if record ``i`` of the batch was not
-            clipped. A 0/1 count has twice the sensitivity and needs twice the noise. None means a fixed clipping norm.
+            clipped, else 0. The plain count ``sum(b_i)`` has twice the sensitivity and needs twice the noise. None
+            means a fixed clipping norm.
 
     Raises:
         InvalidParameterError: A value is outside its range, ``dim`` and ``layers`` are both given or both missing, or
-            the ``@SHARE`` of the layers do not sum to 1.
+            the shares of the layers do not sum to 1.
 
     >>> from privproj import M2, epsilon
     >>> run = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5, steps=2000, sampling_rate=0.01)
@@ -217,7 +218,8 @@ class M2(ClippedSum):
     def notes(self) -> list[str]:
         """Return warnings about layers that are not projected.
 
-        A warning states that the projection has no effect, or that a layer was probably meant to be unprojected.
+        A warning states that the projection has no effect, or that a layer with a small rank was probably meant as an
+        unprojected layer.
         """
         if not self.layers and self.rank is None:
             return []
@@ -240,13 +242,11 @@ class M2(ClippedSum):
         return []
 
     def lift(self) -> Lift:
-        """Return noise and projection error of the update ``(d/r) Y Z^T`` (C38).
-
-        ``Y`` is the release in the ``r`` coordinates of the subspace.
+        """Return the noise and projection error of the update ``(d/r) M (V + E)`` (C38).
 
         Returns:
-            The noise ratio of all layers, as a root mean square weighted by the sizes of the layers, and the largest
-            projection factor ``d/r`` of a layer.
+            The noise ratio is the root mean square over the layers, weighted by their sizes. The projection factor is
+            the largest ``d/r`` of a layer.
 
         Raises:
             InvalidParameterError: Neither ``dim`` with ``rank`` nor ``layers`` were given.
@@ -262,7 +262,7 @@ class M2(ClippedSum):
     def parts(self) -> tuple[tuple[int, int, int, float], ...]:
         """The tuples ``(dim, rank, count, share)`` of all shapes of layers.
 
-        ``share`` is the share of each single layer in the squared clipping norm.
+        ``share`` is the share of the squared clipping norm for one of the ``count`` layers.
 
         Raises:
             InvalidParameterError: Neither ``dim`` with ``rank`` nor ``layers`` were given.
@@ -278,10 +278,10 @@ class M2(ClippedSum):
 
     @property
     def alike(self) -> "M2":
-        """The equivalent mechanism of one layer, or the mechanism itself if there is none.
+        """The equivalent mechanism with one layer, or the mechanism itself if none exists.
 
-        There is one if all layers have the same ``dim`` and ``rank`` and clipping is joint: several such layers are as
-        private as one of them (C5).
+        If all layers have the same ``dim`` and ``rank`` and clipping is joint, the profile is that of a single layer
+        (C5).
         """
         shapes = {(layer.dim, layer.rank) for layer in self.layers}
         several = sum(layer.count for layer in self.layers) > 1
@@ -292,9 +292,9 @@ class M2(ClippedSum):
 
     @property
     def unprojected(self) -> bool:
-        """Whether a tensor under the joint clipping norm is not projected.
+        """Whether clipping is joint and a tensor is not projected.
 
-        The whole norm of a record may be in this tensor, so projecting the other tensors has no effect.
+        The gradient of a record may be in this tensor only, so projecting other tensors does not reduce epsilon.
         """
         joint = self.clipping == "joint" or len(self.parts) == 1
         return joint and any(dim == rank for dim, rank, _, _ in self.parts)
@@ -303,15 +303,15 @@ class M2(ClippedSum):
     def projects_apart(self) -> bool:
         """Whether clipping is per layer and more than one layer is projected.
 
-        The squared sensitivity is then a weighted sum over the layers. The better bound for it requires that the
-        projections of the layers are independent (C6).
+        The squared sensitivity is then a weighted sum over the layers. The default bound requires that the projections
+        of the layers are independent (C6).
         """
         projected = sum(layer.count for layer in self.layers if layer.rank < layer.dim)
         return self.clipping == "per-layer" and projected > 1
 
     @property
     def largest_rank(self) -> int:
-        """The largest rank of a difference between neighboring sums in one layer."""
+        """The largest rank that a difference between neighboring sums can have in a layer."""
         dim = self.dim or max(layer.dim for layer in self.layers)
         return dim if self.columns is None else min(dim, self.columns)
 
@@ -323,7 +323,7 @@ class M2(ClippedSum):
     def for_replacement(self) -> "M2":
         """Return the mechanism under the replace relation.
 
-        The rank of the difference between neighboring sums doubles.
+        The assumed rank of the difference between neighboring sums doubles.
         """
         return self._with_rank_times(2, super().for_replacement())
 
@@ -341,7 +341,10 @@ class M2(ClippedSum):
         return self._with_rank_times(size, super().for_group(size))
 
     def _with_rank_times(self, size: int, seen: Any) -> "M2":
-        """Return the mechanism with an assumed rank that is ``size`` times as large."""
+        """Return ``seen`` with the assumed rank of this mechanism times ``size``.
+
+        The result has at most the largest possible rank.
+        """
         return replace(seen, change_rank=self.change_rank and min(size * self.change_rank, self.largest_rank))
 
     @property
@@ -359,7 +362,7 @@ class M2(ClippedSum):
     def beta_shape(self) -> tuple[float, float]:
         """The parameters ``(r/2, (d - r)/2)`` of a Beta distribution (C7).
 
-        It is the distribution of the squared norm ``|P u|^2`` of a projected unit vector ``u``.
+        The squared norm of a projected unit vector has this distribution.
 
         Raises:
             InvalidParameterError: The dimension or the rank was omitted.

@@ -1,8 +1,13 @@
 """Compute the published bound of M2 (arXiv 2601.21719, Theorem 5; C16).
 
-It is the sum of a Gaussian term and of a bound on the probability that the projection captures more than ``tau`` of the
-squared difference. ``beta-tail-sharp`` has the exact Gaussian delta in the first term. Both are minimized over ``tau``
-and hold for one layer and for several.
+Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector, and ``k`` the rank of the difference
+between neighboring sums. With probability at most ``k P(B > tau)`` the projection captures more than the fraction
+``tau`` of the squared norm of the difference. The bound is the sum of ``k P(B > tau)`` and of a Gaussian term at the
+sensitivity over noise ``mu sqrt(tau)``. The Gaussian term of the bound ``beta-tail`` is the two-sided tail, the
+probability that the absolute privacy loss exceeds ``eps``. That of ``beta-tail-sharp`` is the Gaussian delta. Both
+bounds are minimized over ``tau`` and hold for one layer and for several layers.
+
+A kernel here is a function for one release, called with a row ``(a, b, k, mu, sharp)``, see :func:`beta_tail_row`.
 """
 
 import math
@@ -38,16 +43,16 @@ from privproj.profiles.privacy_profile import FreeParameter, PrivacyProfile, Pro
 def rank_of_difference(mechanism: M2) -> int:
     """Return the rank ``k`` of the difference between neighboring sums.
 
-    It is the assumed rank, or else the largest one that the shape allows.
+    It is the assumed rank, or else the largest rank that the shape allows.
     """
     return mechanism.change_rank or mechanism.largest_rank
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """Return the log of a union bound on the tail above ``tau``.
+    """Return the log of the bound on the probability of capturing more than ``tau``.
 
-    The event is that the projection captures more than ``tau`` of the squared norm of some direction of a layer.
-    ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` is accurate.
+    With several layers it is the sum of ``k P(B > tau)`` over the layers. ``tau = 1/(1 + e^-t)`` is given by its log
+    odds ``t``, so that ``1 - tau`` is accurate.
     """
     # y = 1 - tau and e^t y = tau.
     y = 1.0 / (1.0 + math.exp(t))
@@ -65,9 +70,9 @@ def _beta_tail_ends(
 ) -> tuple[float, float, float, tuple[float, float, float]]:
     """Return ``(lower, upper, -d ln delta/deps, state)`` for one layer (a kernel).
 
-    ``lower`` and ``upper`` enclose ``ln delta``. ``distribution`` is ``(a, b, mu, sharp, ln k, beta_constant)``.
-    ``state`` has the last two local minima, as logits of ``tau``, and their epsilon. If the epsilon is far away, both
-    minima are searched for again.
+    ``lower`` and ``upper`` enclose ``ln delta``. ``distribution`` is ``(a, b, mu, sharp, ln k, beta_constant)``. There
+    may be two local minima over ``tau``. ``state`` has the logits of ``tau`` at both minima for the last ``eps``, and
+    that ``eps``. If ``eps`` differs much from the last one, both minima are searched for again.
     """
     a, b, mu, sharp, log_k, c = distribution
     below, above, found_at = state
@@ -96,49 +101,43 @@ _find_root = root_of(_beta_tail_ends, bends=True)
 
 
 def _beta_tail_parameters(row: Sequence[float]) -> tuple[float, ...]:
-    """Return the ``distribution`` of :func:`_beta_tail_ends` for a row (a kernel).
-
-    A row is ``(a, b, k, mu, sharp)``, see :func:`beta_tail_row`.
-    """
+    """Return the ``distribution`` of :func:`_beta_tail_ends` for a row (a kernel)."""
     return row[0], row[1], row[3], row[4], math.log(row[2]), beta_constant(row[0], row[1])
 
 
 def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return an enclosure of ``ln delta`` for one layer (a kernel).
-
-    :func:`beta_tail_row` defines the row.
-    """
+    """Return a lower and an upper bound of ``ln delta`` for one layer (a kernel)."""
     lower, upper, _, _ = _beta_tail_ends(eps, _beta_tail_parameters(row), (0.0, 0.0, math.inf))
     return lower, upper
 
 
 def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return an approximate inverse of :func:`_beta_tail_log_delta` (a kernel).
+    """Return ``(eps, residual)`` at a log delta, by root finding (a kernel).
 
-    The inverted function has a kink at which the minimizing ``tau`` jumps.
+    ``eps`` is approximate, and ``residual`` is the error of ``ln delta``. As a function of ``eps``, ``ln delta`` has a
+    kink where the minimizing ``tau`` jumps.
     """
     start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
     return _find_root(log_delta, _beta_tail_parameters(row), (0.0, 0.0, math.inf), start)
 
 
+# the kernels of the bound, called with a row ``(a, b, k, mu, sharp)`` for each release
 BETA_TAIL_KERNELS = ProfileKernels(_beta_tail_log_delta, _beta_tail_root)
-"""The kernels of the bound, with a row ``(a, b, k, mu, sharp)`` for each release."""
 
 
 def beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
     """Return the row ``(a, b, k, mu, sharp)`` of one projected layer.
 
-    ``a`` and ``b`` are the Beta parameters, ``k`` is the rank of the difference, ``mu`` the ratio of sensitivity to
-    noise, and ``sharp`` is 1 for the exact Gaussian delta, else 0.
+    ``a = r/2`` and ``b = (d-r)/2`` are the parameters of the Beta distribution, ``k`` is the rank of the difference,
+    and ``mu`` is the ratio of sensitivity to noise. ``sharp`` is 1 for the bound ``beta-tail-sharp``, else 0.
     """
     return *mechanism.beta_shape, float(rank_of_difference(mechanism)), mu, float(sharp)
 
 
 def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
-    """Return the Beta-tail profile (C16), minimized over ``tau`` for every epsilon.
+    """Return the profile of the bound (C16), minimized over ``tau`` for every epsilon.
 
-    It is a Gaussian term at ``tau`` plus a bound on the probability that more than ``tau`` is captured. The Gaussian
-    term is the exact delta if ``sharp``, else the two-sided tail.
+    ``sharp`` selects ``beta-tail-sharp``, else the bound is ``beta-tail``.
     """
     mu = mechanism.mu
     at = partial(_profile_at, mechanism, sharp)
@@ -161,7 +160,7 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
 
 
 def _profile_at(mechanism: M2, sharp: bool, tau: float) -> PrivacyProfile:
-    """Return the Beta-tail profile at one given ``tau`` (C16)."""
+    """Return the profile of the bound at one given ``tau`` (C16)."""
     mu = mechanism.mu
     # ln of the union bound on P(B > tau); nothing exceeds tau = 1.
     log_tail = _log_union_tail(mechanism, math.log(tau) - math.log1p(-tau)) if tau < 1.0 else -math.inf
@@ -175,9 +174,10 @@ def _profile_at(mechanism: M2, sharp: bool, tau: float) -> PrivacyProfile:
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
-    """Return an enclosure of ``ln delta`` for several layers, at the best ``tau``.
+    """Return an upper bound of ``ln delta`` for several layers, at the best ``tau``.
 
-    All layers share one ``tau``. The lower end of the enclosure is unknown.
+    All layers share one ``tau``. The result is an enclosure whose lower end is ``-inf``, because the search for ``tau``
+    may miss the minimum.
     """
     value = _layered_minimum(mu, log_tail, eps, sharp)[1]
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
@@ -198,9 +198,10 @@ def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, 
 
 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
-    """Return a function from ``ln p`` to ``sqrt(tau)``, rounded up.
+    """Return a function that maps ``ln p`` to ``sqrt(tau)``, rounded up.
 
-    The projection captures more than ``tau`` of the squared difference with probability at most ``p`` (C16).
+    The projection captures more than ``tau`` of the squared norm of the difference with probability at most ``p``
+    (C16).
     """
 
     def radius(log_bad: float) -> float:
@@ -216,14 +217,16 @@ def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
 def _rank_assumptions(mechanism: M2) -> tuple[Assumption, ...]:
     """Return the assumption on the rank of the difference.
 
-    There is no assumption if the shape allows no larger rank.
+    If the shape rules out a larger rank, the tuple is empty.
     """
     k = rank_of_difference(mechanism)
     return () if k >= mechanism.largest_rank else (DataAssumption.DIFFERENCE_RANK.at(k=k),)
 
 
 def _check_rank(mechanism: M2) -> None:
-    """Raise an error if the rank of the difference has no known bound.
+    """Raise an error unless the rank of the difference is assumed or limited.
+
+    ``columns`` limits the rank, and ``change_rank`` is an assumption.
 
     Raises:
         InvalidParameterError: Both ``change_rank`` and ``columns`` are missing.
@@ -237,8 +240,8 @@ def _check_rank(mechanism: M2) -> None:
         )
 
 
+# fields of the bounds that depend on the rank of the difference
 OF_CHANGE_RANK: dict[str, Any] = {"mechanism": M2, "assumptions": _rank_assumptions, "check": _check_rank}
-"""Fields of the bounds by a union over the directions of the difference."""
 
 
 def _fields_of(sharp: bool) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""Compute the Beta-tail bound of M2 in kernels (C16).
+"""Compute the Beta-tail bound of M2 for one release, in scalar functions (C16).
 
-The bound is ``delta = min over tau in (0, 1] of G(tau) + k P(B > tau)`` with ``B ~ Beta(a, b)``. ``G(tau)`` is the
-Gaussian delta (C3) at the sensitivity ``mu sqrt(tau)`` over noise if ``sharp``, and otherwise the two-sided tail, the
-probability that the absolute privacy loss exceeds ``eps``. Every ``tau`` is sound.
+The bound is the minimum of ``G(tau) + k P(B > tau)`` over ``tau`` in (0, 1], with ``B ~ Beta(a, b)``. ``G(tau)`` is the
+Gaussian term at ``eps`` for the sensitivity over noise ``mu sqrt(tau)``. If ``sharp``, it is the Gaussian delta (C3),
+else the two-sided tail, the probability that the absolute privacy loss exceeds ``eps``. The sum is an upper bound of
+delta for every ``tau``.
 
-In all functions ``t`` is the logit of ``tau``, ``c`` is ``beta_constant(a, b)``, ``k`` is the rank of the difference
-and ``log_k = ln k``.
+In all functions ``t`` is the logit ``ln(tau/(1-tau))`` of ``tau``, ``c`` is ``beta_constant(a, b)``, ``k`` is the rank
+of the difference and ``log_k = ln k``.
 """
 
 from math import exp, expm1, fabs, inf, log, log1p, pi, sqrt
@@ -22,7 +23,7 @@ from privproj.numerics.special import (
 )
 from privproj.profiles.gaussian import gaussian_shift, log_gaussian_delta, log_two_sided
 
-# ln of the least double, nearly. A search for epsilon ends where ln delta is a million times that
+# about ln of the smallest double; a search for epsilon ends if ln delta is a million times this number
 LOG_LEAST_DOUBLE = -745.0
 
 
@@ -34,7 +35,10 @@ def log_tail_profile(eps, mu, sharp):
 
 
 def log_tail_profile_slope(eps, mu, sharp):
-    """Return ``ln (dG/dmu)`` and ``d ln (dG/dmu) / d ln mu`` for ``eps > 0``."""
+    """Return ``ln G'(mu)`` and ``d ln G'(mu) / d ln mu`` for ``eps > 0``.
+
+    ``G'(mu)`` is the derivative of the Gaussian term with respect to the sensitivity over noise ``mu``.
+    """
     u = gaussian_shift(eps, mu)
     # d delta/dmu = phi(u),  dT/dmu = phi(u) [(1 + e^-eps) eps/mu^2 + (1 - e^-eps)/2]  (C3)
     slope, curvature = log_normal_density(u), u * (u + mu)
@@ -46,9 +50,9 @@ def log_tail_profile_slope(eps, mu, sharp):
 
 
 def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``S = ln (dG/dln tau) - ln (k tau pdf(tau))`` and its slope ``dS/dt``.
+    """Return ``S = ln (dG/dln tau) - ln (k tau pdf(tau))`` and ``dS/dt``.
 
-    The bound is stationary in ``tau`` at ``S = 0``. ``pdf`` is the density of ``B``.
+    ``pdf`` is the density of ``B``. At ``S = 0`` the derivative of the bound with respect to ``tau`` is 0.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
@@ -60,11 +64,12 @@ def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of the stationary ``tau`` nearest to the logit ``t``.
+    """Return the logit of a stationary ``tau`` of the bound, near the logit ``t``.
 
-    The result is an end of the range if there is no stationary point. Newton's method ends after a step that leaves an
-    error near 1e-9 of the natural scale. The bound is flat there, so the effect on the bound is far below rounding. If
-    a step fails, the bracket is bisected, or a bracket is searched for in steps that double.
+    If there is no stationary point, the result is an end of the range from -300 to 35. Newton's method ends with an
+    error of about 1e-9 in units of the width of the Beta distribution. The bound is flat there, so the error of the
+    bound is far below rounding. If Newton's step fails, the bracket is bisected. If there is no bracket yet, steps of
+    doubled size are made instead.
     """
     scale = beta_tail_scale(a, b)
     low, high, stride = -300.0, 35.0, 0.1 * scale
@@ -101,7 +106,7 @@ def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
 def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
     """Return ``(ln delta, logit tau)`` at the local minimum near the logit ``t``.
 
-    If ``tau = 1`` gives a smaller delta, it is used; its logit is ``inf``.
+    If delta is smaller at ``tau = 1``, the result is that delta and the logit ``inf``.
     """
     at_one = log_tail_profile(eps, mu, sharp)
     t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
@@ -112,9 +117,9 @@ def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of the best of about ten values of ``tau``.
+    """Return the logit of the ``tau`` with the smallest bound on a coarse grid.
 
-    The values are below (``side = -1``) or above (``side = 1``) the mean of ``B``.
+    The grid has about ten values, below (``side = -1``) or above (``side = 1``) the mean of ``B``.
     """
     step = 0.5 * beta_tail_scale(a, b)
     mean = log(a / b)
@@ -133,8 +138,8 @@ def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
 def beta_tail_delta(a, b, k, mu, eps, sharp):
     """Return ``(ln delta, logit tau)`` of the Beta-tail bound at ``eps`` (C16).
 
-    The bound is minimized over ``tau``. There may be one local minimum on either side of the mean of ``B``. The smaller
-    one is returned.
+    The bound is minimized over ``tau``. It may have a local minimum on either side of the mean of ``B``. The result is
+    the smaller minimum.
     """
     log_k, c = log(k), beta_constant(a, b)
     below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp)
@@ -145,10 +150,10 @@ def beta_tail_delta(a, b, k, mu, eps, sharp):
 
 
 def beta_tail_share(a, b, c, log_share):
-    """Return a first logit ``t`` for the search for ``tau``.
+    """Return a logit ``t`` at which the search for ``tau`` begins.
 
-    It is above the mean of ``B``, and ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share`` there. This expression
-    equals the tail ``P(B > tau)`` up to a factor near 1.
+    At this ``tau``, above the mean of ``B``, ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``. This expression
+    is of the order of the tail ``P(B > tau)``.
     """
     t = log(a / b) + beta_tail_scale(a, b)
     for _ in range(6):
@@ -162,7 +167,7 @@ def beta_tail_share(a, b, c, log_share):
 
 
 def tail_profile_epsilon_slope(eps, mu, sharp):
-    """Return ``ln (-dG/deps)``, the log of the slope of the Gaussian term."""
+    """Return ``ln (-dG/deps)``, where ``G`` is the Gaussian term at ``mu``."""
     u = gaussian_shift(eps, mu)
     # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu
     if sharp:
@@ -171,13 +176,14 @@ def tail_profile_epsilon_slope(eps, mu, sharp):
 
 
 def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
-    """Return the ``eps`` at which the Beta-tail bound reaches a delta, rounded up.
+    """Return the ``eps`` at which the Beta-tail bound equals a delta, rounded up.
 
-    The result is ``inf`` if there is no such ``eps`` below 1e9. The target is lowered by the relative error that is
-    allowed to the bound, so that the result meets delta. Newton's method on ``ln delta(eps)`` uses the derivative of
-    the Gaussian term at the optimal ``tau`` (envelope theorem), starts each step at the last ``tau``, and maintains a
-    bracket. A step that is corrected for curvature has an error of third order. It is the last step if this error is
-    below the tolerance.
+    The result is ``inf`` if there is no such ``eps`` below 1e9. The target is slightly below ``log_delta``, by the
+    relative error of the bound, so that delta at the result is at most the given delta.
+
+    The method is Newton's on ``ln delta(eps)``, within a bracket. The derivative is that of the Gaussian term at the
+    optimal ``tau`` (envelope theorem), and each search for ``tau`` begins at the last ``tau``. The last step is
+    corrected for curvature if its error is then below the tolerance.
     """
     log_k, c = log(k), beta_constant(a, b)
     tolerance = 1e-14 * (1.0 - log_delta)

@@ -1,6 +1,7 @@
-"""Bound M2 by the Gaussian mechanism, without amplification.
+"""Bound M2 by the Gaussian mechanism.
 
-The projection is post-processing of a Gaussian release.
+The projection is post-processing of a Gaussian release, so epsilon is at most that of the Gaussian mechanism. This
+bound does not use that the projection is random.
 """
 
 from privproj.mechanisms import M2

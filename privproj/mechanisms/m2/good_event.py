@@ -1,8 +1,9 @@
 """Bound several M2 releases by a union bound and a Gaussian run (C16).
 
-This is the published accounting (arXiv 2601.21719, Appendix F.2). In each release the projection captures more than
-``tau`` of the squared difference with a small probability, which is added to delta. Otherwise the run is a Gaussian one
-with a smaller sensitivity. Under Poisson sampling the event matters only if the record is sampled (``good-event-q``).
+This is the published accounting (arXiv 2601.21719, Appendix F.2). In each release the projection captures more than a
+fraction ``tau`` of the squared norm of the difference with a small probability, which is added to delta. If this does
+not happen, the privacy loss is at most that of a Gaussian run with the sensitivity multiplied by ``sqrt(tau)``. Under
+Poisson sampling the event matters only if the record is sampled; the bound ``good-event-q`` uses this.
 """
 
 from privproj.composition.good_event import GoodEvent
@@ -10,6 +11,7 @@ from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.m2.beta_tail import OF_CHANGE_RANK, captured_energy_radius
 from privproj.sampling import NeighboringRelation
 
+# fields of both bounds
 OF_GOOD_EVENT = {
     "proof": "C16",
     "example": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000",
@@ -17,7 +19,6 @@ OF_GOOD_EVENT = {
     "version": 6,
     **OF_CHANGE_RANK,
 }
-"""Fields of both bounds."""
 
 
 GOOD_EVENT = Bound(

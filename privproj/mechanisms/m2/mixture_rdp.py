@@ -1,7 +1,7 @@
 """Compute the Renyi curve of M2 (C15).
 
-Given the projection, the release is Gaussian. Its moment is averaged over the captured energy ``B``, the squared norm
-of the projection of a unit vector.
+Given the projection, the release is Gaussian. The moment of the likelihood ratio is averaged over the captured energy
+``B``, the squared norm of a projected unit vector. ``1F1`` is Kummer's confluent hypergeometric function.
 """
 
 import math
@@ -23,8 +23,8 @@ LARGEST_SUM = 2.0**900  # soundness: sums are divided by this power of two, whic
 def log_energy_moment(a: float, b: float, c: float) -> float:
     """Return ``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
 
-    It is computed as a sum of positive terms if few terms suffice. Otherwise it is an integral by Kummer's
-    transformation, which moves the factor ``e^c`` outside.
+    It is computed as a sum of positive terms if few terms suffice, else as the integral
+    ``c + ln E[e^(-c (1 - B))]``.
     """
     n = a + b
     # Terms are halved at least from j = MOST_TERMS/2 on: (a + j) c / ((n + j) (j + 1)) < 1/2.
@@ -59,7 +59,7 @@ def _log_moment_by_terms(a: float, n: float, c: float) -> float:
 def _log_layer_moment(dim: int, rank: int, c: float) -> float:
     """Return ``ln E[e^(c B)]`` for the captured energy ``B`` of one layer.
 
-    ``B`` is 1 for a layer that is not projected.
+    If the layer is not projected, ``B`` is 1.
     """
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 
@@ -67,8 +67,8 @@ def _log_layer_moment(dim: int, rank: int, c: float) -> float:
 def representation(mechanism: M2) -> RenyiCurve:
     """Return the Renyi curve of one release.
 
-    With joint clipping it is the curve of the worst layer. With per-layer clipping it is the curve of all layers
-    together.
+    With joint clipping the result is the curve of the worst layer, because the whole difference may be in one layer.
+    With per-layer clipping the moments of all layers are multiplied.
     """
     if mechanism.unprojected:
         return gaussian_form(mechanism)

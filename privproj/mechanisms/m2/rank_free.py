@@ -1,8 +1,10 @@
-"""Compute the default bound of M2, and the exact profile for differences of rank one.
+"""Compute the default bound of M2, and the exact profile for rank-one differences.
 
-The default bound holds for differences of any rank. It is ``delta(eps) <= min over p of E[g_p(mu^2 B)]`` with
-``B ~ Beta(r/2, (d-r)/2)`` (C5), where ``g_p`` is a convex function above the Gaussian delta as a function of the
-squared sensitivity. :mod:`privproj.distributions.mixture_profile` computes it.
+The default bound ``rank-free`` holds for differences of any rank between neighboring sums. It is
+``delta(eps) <= min over p of E[g_p(mu^2 B)]`` (C5). ``B ~ Beta(r/2, (d-r)/2)`` is the squared norm of a projected unit
+vector, and ``mu`` is the ratio of sensitivity to noise. ``g_p(x)`` is a convex function above the Gaussian delta at the
+squared sensitivity over noise ``x``; :mod:`privproj.distributions.mixture_profile` defines it. A shape is the pair
+``(dim, rank)`` of a layer.
 """
 
 import math
@@ -23,10 +25,11 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitivity | ScaledBeta:
-    """Return the distribution of the squared sensitivity over the noise variance, for a change in one direction.
+    """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    It is that of ``mu^2 |P u|^2`` for a unit vector ``u`` and the projection ``P`` of a layer of this shape (C7). With
-    adaptive clipping, the squared sensitivity of the count over its noise variance is added (C31).
+    It is ``mu^2 |P u|^2`` for a unit vector ``u`` and the projection ``P`` of a layer of this shape, in units of the
+    noise variance (C7). With adaptive clipping, the squared sensitivity of the count divided by the variance of its
+    noise is added (C31).
     """
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
     plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift
@@ -63,9 +66,10 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the shapes ``(dim, rank)`` that can have the largest delta.
+    """Return the shapes that can have the largest delta.
 
-    A shape ``(d, r)`` is dropped if another one has ``r/d`` at least as large and ``d - r`` at most as large (C5).
+    A shape ``(d, r)`` is omitted if another shape has a ratio ``r/d`` that is not smaller and a difference ``d - r``
+    that is not larger (C5).
     """
     # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
     largest: list[tuple[int, int]] = []
@@ -76,9 +80,10 @@ def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Return privacy profiles of differences, for lower bounds of delta (C28).
+    """Return privacy profiles of some differences, for lower bounds of delta (C28).
 
-    The differences have rank one or equal singular values. The adversary observes the projections.
+    Each difference has rank one or equal singular values. The profiles are for an adversary who observes the
+    projections.
     """
     if mechanism.unprojected:
         return (gaussian_profile(mechanism.mu_with_count),)
@@ -97,9 +102,9 @@ def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 
 
 def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Return the profile of a difference with equal singular values, as a tuple.
+    """Return the profile of a difference of full rank with equal singular values.
 
-    The tuple is empty if the shape or an assumption on the data rules out such a difference.
+    The result is a tuple. It is empty if the shape or an assumption on the data rules out such a difference.
     """
     most = min(mechanism.change_rank or math.inf, mechanism.columns or math.inf)
     slim = any((layer.columns or math.inf) < layer.dim for layer in mechanism.layers)
@@ -130,7 +135,7 @@ RANK_FREE = Bound(
 def _rank_one_of(mechanism: M2) -> PrivacyProfile:
     """Return the exact profile for differences of rank one (C4).
 
-    The adversary observes the projection.
+    It is exact for an adversary who observes the projection.
     """
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)
@@ -142,7 +147,7 @@ def _rank_one_of(mechanism: M2) -> PrivacyProfile:
 def _check_one_layer(mechanism: M2) -> None:
     """Raise an error if there are several layers.
 
-    A difference of rank one in one layer need not be the worst case then.
+    With several layers, a difference of rank one in one layer may not be the worst case.
 
     Raises:
         UnsupportedError: There are several layers.

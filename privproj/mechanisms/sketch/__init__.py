@@ -11,7 +11,7 @@ from privproj.result import limit_text
 
 SIZE = number(open_low=True)  # a norm or a standard deviation
 
-# parameters that determine gamma
+# parameters from which gamma is computed
 MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
 
 
@@ -22,9 +22,12 @@ class Sketch(Mechanism):
     The release is ``Q A^T + N``. The query matrix ``Q``, with ``m`` columns, is computed from the dataset, and ``Q'``
     from a neighboring dataset. ``A`` is secret, freshly sampled for each release and used once. ``A`` has the shape
     ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the standard deviation
-    ``noise_sigma``. Give either ``gamma``, or the parameters from which it is computed. ``gamma``, ``eigen_floor``,
-    ``frobenius_bound`` and ``sensitivity`` are assumptions on all datasets and all neighbors. If ``enforced`` is True,
-    clipping enforces the last two, so they are not assumptions.
+    ``noise_sigma``.
+
+    Give either ``gamma``, or the parameters from ``eigen_floor`` to ``noise_sigma``, from which ``gamma`` is computed.
+    ``gamma``, ``eigen_floor``, ``frobenius_bound`` and
+    ``sensitivity`` are assumptions on all datasets and all neighbors. If ``enforced`` is True, clipping enforces
+    ``frobenius_bound`` and ``sensitivity``, so these two are not assumptions.
 
     Args:
         rank: The number of rows of ``A``, from 1 to 1e9; None only for the rank query.
@@ -96,9 +99,9 @@ class Sketch(Mechanism):
 
     @property
     def projects_apart(self) -> bool:
-        """Whether one release has several sketches.
+        """Whether one release has several sketches, which must be independent.
 
-        Their privacy losses add only if the sketches are independent.
+        If the sketches are independent, their privacy losses add.
         """
         return self.layer_count > 1
 
@@ -115,7 +118,7 @@ class Sketch(Mechanism):
         """The eigenvalue floor plus the noise, ``lam + sigma_g^2/sigma_A^2`` (C14).
 
         ``lam`` is ``eigen_floor``, ``sigma_g`` is ``noise_sigma`` and ``sigma_A`` is ``sketch_sigma``. The sum is a
-        lower bound of the eigenvalues of the covariance of a released column, over ``sigma_A^2``.
+        lower bound of the eigenvalues of ``Sigma/sigma_A^2``, where ``Sigma`` is the covariance of a released column.
 
         Raises:
             InvalidParameterError: ``noise_sigma`` was omitted.
@@ -154,20 +157,20 @@ class Sketch(Mechanism):
 
     @property
     def gamma_of_matrices(self) -> float:
-        """The ratio ``Gamma`` for a difference of any rank (C14).
+        """The ratio ``gamma`` for a difference of any rank (C14).
 
-        With the bounds ``B_F`` on ``|Q|_F`` and ``B_S`` on ``|Q - Q'|_F``, the difference ``|Q Q^T - Q' Q'^T|_F`` is at
-        most ``2 B_F B_S``.
+        It is computed with ``|Q Q^T - Q' Q'^T|_F <= 2 B_F B_S``, where ``B_F`` is ``frobenius_bound`` and ``B_S`` is
+        ``sensitivity``.
         """
         has_norms = self.frobenius_bound is not None and self.sensitivity is not None
         return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if has_norms else None)  # pyright: ignore
 
     @property
     def gamma_of_one_column(self) -> float:
-        """The ratio ``Gamma`` if one column is added to or removed from ``Q`` (C14).
+        """The ratio ``gamma`` if one column is added to or removed from ``Q`` (C14).
 
-        The norm of the column is at most the sensitivity ``B_S``, so the difference ``|Q Q^T - Q' Q'^T|_F`` is at most
-        ``B_S^2``.
+        The norm of the column is at most the sensitivity ``B_S``. So ``gamma`` is computed with
+        ``|Q Q^T - Q' Q'^T|_F <= B_S^2``.
         """
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
 
@@ -189,7 +192,7 @@ def matrix_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
     """Return the assumptions of bounds for which one record is one column of ``Q``.
 
-    They include the assumptions on the norms and on the least eigenvalue.
+    The assumptions on the norms and on the least eigenvalue are included.
     """
     column = DataAssumption.RECORD_IS_COLUMN.at()
     if mechanism.gamma is not None:
@@ -199,10 +202,12 @@ def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 
 
 def check_finite_divergence(mechanism: Sketch) -> None:
-    """Raise an error unless ``Gamma > 1``, where the Renyi divergence is finite.
+    """Raise an error unless ``gamma`` is above 1.
+
+    If it is not, the bounds on the Renyi divergence are infinite at every order.
 
     Raises:
-        UnsupportedError: ``Gamma`` is at most 1.
+        UnsupportedError: ``gamma`` is at most 1.
     """
     if mechanism.gamma_of_matrices <= 1.0:
         raise UnsupportedError(

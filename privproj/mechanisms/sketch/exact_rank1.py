@@ -1,6 +1,6 @@
 """Compute the exact profile of the secret sketch if a record is one column (C14).
 
-The dataset with the record has one column more than the dataset without it.
+The matrix ``Q`` has one column more with the record than without the record.
 """
 
 import math
@@ -24,16 +24,17 @@ LEAST_START = 1e-8
 
 
 def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: bool) -> "Array":
-    """Return the log of the hockey-stick divergence of two sketches (C14).
+    """Return the logs of hockey-stick divergences between two sketches (C14).
 
-    The divergence is ``H_eps(P||Q) = sup over events of P - e^eps Q``. With ``present``, ``P`` is the release with the
-    record and ``Q`` the release without it; otherwise the reverse. The relative error is that of the quadrature.
+    The divergence is ``H_eps(P1||P2) = sup over events E of P1(E) - e^eps P2(E)``. If ``present``, ``P1`` is the
+    release with the record, and ``P2`` is the release without the record; otherwise the reverse. The relative error is
+    that of the quadrature. The arrays ``nu`` and ``eps`` have one entry for each divergence.
 
     Args:
         half_rank: Half of the number of rows of the sketch.
-        nu: The relative increase of the variance by the record in one direction, for each pair of sketches.
-        eps: Epsilon of each pair, which may be negative.
-        present: Whether ``P`` is the release with the record.
+        nu: The relative increase of the variance by the record, in one direction.
+        eps: Epsilon, which may be negative.
+        present: Whether ``P1`` is the release with the record.
     """
     import numpy as np
 
@@ -56,8 +57,8 @@ def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: boo
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
     """Return the privacy profile of a sketch, if a record is one column (C14).
 
-    The column increases the variance in one direction by the relative amount ``nu``. ``T`` fresh releases with ``r``
-    rows have the profile at rank ``T r``.
+    The column increases the variance in one direction by the relative amount ``nu``. ``T`` releases with fresh sketches
+    of rank ``r`` have the profile of one release of rank ``T r``.
     """
     if nu == math.inf:
         return PrivacyProfile(lambda eps: Enclosure(-math.inf, 0.0))
@@ -79,15 +80,16 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
-    """Return the profile for a column of the largest norm, which is the worst case."""
+    """Return the profile for a column of the largest norm, the worst case."""
     # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
     return sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column)
 
 
 def _is_attained(mechanism: Sketch) -> bool:
-    """Return whether the worst pair of datasets satisfies the assumptions (C4).
+    """Return whether some pair of neighboring datasets attains the bound (C4).
 
-    It differs in a column of norm ``B_S``, which must be possible within the bound ``B_F`` on ``|Q|_F``.
+    The pair differs in a column of norm ``B_S``, the sensitivity. It must satisfy the bound ``B_F`` on ``|Q|_F`` and
+    the eigenvalue floor.
     """
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
     # B_F^2 >= lam + B_S^2.

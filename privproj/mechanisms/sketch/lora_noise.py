@@ -1,9 +1,10 @@
 """Compute moments of the noise that a step of LoRA adds to a gradient.
 
-The moments are not a privacy guarantee. Let ``A``, of shape ``r x m``, be the random factor of LoRA. A step changes the
-weights along ``q A^T A`` for each row ``q`` of the gradient. So its noise is ``u = q (A^T A - I)`` (arXiv 2409.17538v9,
-Lemmas 6.1, B.1, C.2). For large ``r`` the entries of ``u`` are close to Gaussian, up to a constant that the paper does
-not state. This closeness does not imply privacy (docs/not-a-guarantee.md).
+The moments are not a privacy guarantee. Let ``A``, of shape ``r x m``, be the random factor of LoRA. For each row ``q``
+of the gradient, a step changes the weights along ``q A^T A`` instead of ``q``. The difference ``u = q (A^T A - I)`` is
+the noise of the step (arXiv 2409.17538v9, Lemmas 6.1, B.1, C.2). For large ``r`` the distribution of an entry of ``u``
+is close to Gaussian; the bound on the distance has a constant that the paper does not state. This closeness does not
+imply privacy (docs/not-a-guarantee.md).
 """
 
 import math

@@ -1,7 +1,7 @@
 """Compute the exact profile of the secret sketch of one vector (C14).
 
-The query is one vector ``g``, that is a matrix ``Q`` with one row. The release is an isotropic Gaussian vector whose
-variance depends on the norm ``|g|`` only. So the worst pair of neighbors is determined by two norms.
+The query is one vector ``g``: the matrix ``Q`` has one row. The release is an isotropic Gaussian vector, and its
+variance depends on the norm ``|g|`` only. So the privacy loss of a pair of neighbors depends on their two norms only.
 """
 
 import math
@@ -19,13 +19,13 @@ from privproj.result import Status
 def largest_ratio(floor: float, least: float, change: float, total: float) -> float:
     """Return the largest relative difference ``nu`` of two variances, rounded up.
 
-    The variances are those of the releases of two neighboring datasets.
+    The variances are those of the releases for two neighboring datasets, and ``nu`` is relative to the smaller one.
 
     Args:
         floor: The ratio ``sigma_g^2/sigma_A^2`` of the variances of noise and sketch, in units of a squared norm.
-        least: The smallest norm of the vector.
-        change: An upper bound of the norm of the difference of neighboring vectors, ``inf`` if unknown.
-        total: An upper bound of the norm of the vector, ``inf`` if unknown.
+        least: A lower bound of the norm of the vector.
+        change: An upper bound of the norm of the difference of neighboring vectors; ``inf`` if unknown.
+        total: An upper bound of the norm of the vector; ``inf`` if unknown.
     """
     # nu = max over S of (min(S + D, C)^2 - S^2)/(S^2 + a); without C the maximum is at S^2 + S D = a (C14).
     inner = 0.0 if change == math.inf else 2.0 * floor / (change + math.sqrt(change * change + 4.0 * floor))
@@ -40,7 +40,8 @@ def largest_ratio(floor: float, least: float, change: float, total: float) -> fl
 def representation(mechanism: Sketch) -> PrivacyProfile:
     """Return the privacy profile for the worst pair of norms.
 
-    In each release either neighbor may have the longer vector, so several releases are composed numerically.
+    Several releases are composed numerically. The closed form of :func:`sketch_profile` does not apply, because either
+    neighbor may have the larger norm in each release.
     """
     noise = mechanism.floor - mechanism.eigen_floor
     # A smaller least norm allows more pairs.
@@ -72,7 +73,7 @@ def _check(mechanism: Sketch) -> None:
 def _assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
     """Return the assumptions on norms that clipping does not enforce.
 
-    There are none if the parameters are invalid; the check reports that.
+    The tuple is empty if ``gamma`` is given, for which :func:`_check` raises an error.
     """
     return () if mechanism.gamma is not None else matrix_assumptions(mechanism)
 

@@ -1,22 +1,23 @@
 """Compute Renyi curves of the secret sketch (C14).
 
-They are the published curve (arXiv 2409.17538v9, Lemma 7.1, Corollary 7.3) and smaller ones. One step of LoRA releases
-such a sketch. The claim that LoRA training is private by design is refuted (C22).
+The curves are the published one (arXiv 2409.17538v9, Lemma 7.1, Corollary 7.3) and smaller ones. One step of LoRA
+releases such a sketch. The claim that LoRA training is private by design is refuted (C22).
 
-The ``rank`` columns of a release are i.i.d. Gaussian with the covariance ``Sigma_1``, or ``Sigma_2`` for a neighboring
-dataset. Let ``nu_i`` be the eigenvalues of ``Sigma_1^(-1/2) (Sigma_2 - Sigma_1) Sigma_1^(-1/2)``. The Renyi divergence
-of order ``alpha`` is
+``Gamma`` is the ratio ``gamma`` of :class:`privproj.mechanisms.Sketch`. The ``rank`` columns of a release are
+independent Gaussian vectors with the covariance ``Sigma_1``, or ``Sigma_2`` for a neighboring dataset. Let ``nu_i`` be
+the eigenvalues of ``Sigma_1^(-1/2) (Sigma_2 - Sigma_1) Sigma_1^(-1/2)``. The Renyi divergence of order ``alpha`` is
 
     D(alpha) = rank/(2 (alpha-1)) sum_i [alpha ln(1 + nu_i) - ln(1 + alpha nu_i)],    sum nu_i^2 <= Gamma^-2.
 
 **One eigenvalue is the worst case.** Let
 ``f(t) = alpha ln(1-t) - ln(1 - alpha t) = sum_{j>=2} (alpha^j - alpha)/j t^j``. Each term of the sum over ``i`` is at
-most ``f(|nu_i|)``. The function ``f(sqrt(u))`` is convex in ``u`` and 0 at 0 (powers ``j/2 >= 1``, coefficients
-``>= 0``). So the sum is at most ``f(sqrt(sum nu_i^2)) <= f(1/Gamma)``.
+most ``f(|nu_i|)``. The function ``f(sqrt(u))`` is convex in ``u`` and 0 at 0, because its series has the powers
+``j/2 >= 1`` and nonnegative coefficients. So the sum is at most ``f(sqrt(sum nu_i^2)) <= f(1/Gamma)``.
 
-**Relative to the other covariance.** With eigenvalues ``nu`` relative to ``Sigma_2`` each term is
-``-(alpha-1) ln(1 + nu) - ln(1 - (alpha-1) nu)``, whose coefficients ``((alpha-1)^j + (-1)^j (alpha-1))/j`` are
-non-negative for ``alpha >= 2``. The same argument gives a smaller bound there, attained at rank one.
+**Relative to the other covariance.** If ``nu_i`` are eigenvalues relative to ``Sigma_2`` instead, each term is
+``-(alpha-1) ln(1 + nu_i) - ln(1 - (alpha-1) nu_i)``. The series of this term has the coefficients
+``((alpha-1)^j + (-1)^j (alpha-1))/j``, which are nonnegative for ``alpha >= 2``. So the same argument applies for
+``alpha >= 2``. It gives a smaller bound, which differences of rank one attain.
 """
 
 import math
@@ -40,7 +41,7 @@ ROUNDED = 1e-15
 def divergence_bracket(alpha: float, t: float) -> float:
     """Return ``alpha ln(1-t) - ln(1 - alpha t)``, rounded up, for ``0 < alpha t < 1``.
 
-    The result is the worst term of the Renyi divergence at ``t = 1/Gamma``; see the module docstring.
+    At ``t = 1/Gamma`` it is the largest possible sum in the Renyi divergence; see the module docstring.
     """
     x = alpha * t
     # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
@@ -51,8 +52,8 @@ def divergence_bracket(alpha: float, t: float) -> float:
 def sharp_divergence_bracket(alpha: float, t: float) -> float:
     """Return ``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)``, rounded up.
 
-    ``(alpha-1) t`` must be above 0 and below 1. The result is the worst term of the Renyi divergence relative to the
-    other covariance, at ``t = 1/Gamma``; see the module docstring.
+    ``(alpha-1) t`` must be above 0 and below 1. At ``t = 1/Gamma`` the result is the largest possible sum in the Renyi
+    divergence, with eigenvalues relative to the other covariance; see the module docstring.
     """
     x = (alpha - 1.0) * t
     # -(ln(1-x) + x) - (alpha-1) (ln(1+t) - t), x = (alpha-1) t: the linear terms cancel (C14).
@@ -61,9 +62,9 @@ def sharp_divergence_bracket(alpha: float, t: float) -> float:
 
 
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
-    """Return the Renyi curve for ``1 < alpha < Gamma`` (bound ``rdp-tight``).
+    """Return the Renyi curve of the bound ``rdp-tight``, for ``1 < alpha < Gamma``.
 
-    The published bound ``rdp`` multiplies it by the number of ``eigenvalues``.
+    The published bound ``rdp`` multiplies this curve by the number of ``eigenvalues``.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
@@ -75,9 +76,9 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 
 
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
-    """Return the Renyi curve from eigenvalues relative to the other covariance.
+    """Return the Renyi curve for ``2 <= alpha < Gamma + 1``.
 
-    Its orders are ``2 <= alpha < Gamma + 1``.
+    It comes from eigenvalues relative to the other covariance; see the module docstring.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
@@ -100,7 +101,9 @@ OF_MATRICES: dict[str, Any] = {
 
 
 def eigenvalues_of(mechanism: Sketch) -> int:
-    """Return the number of eigenvalues, a factor of the published bounds.
+    """Return ``eigenvalues``, the rank of ``Q Q^T - Q' Q'^T``.
+
+    It is a factor in the published bounds.
 
     Raises:
         InvalidParameterError: The number is missing.
@@ -138,7 +141,7 @@ RDP_TIGHT = Bound(
 
 
 def _rdp_best_of(mechanism: Sketch) -> BestCurve:
-    """Return the smaller of two Renyi curves at every order."""
+    """Return the curve of ``rdp-best``, at every order the smaller of two curves."""
     gamma = mechanism.gamma_of_matrices
     # rdp-tight for 1 < alpha < Gamma, the sharper curve for 2 <= alpha < Gamma + 1 (C14).
     return BestCurve((tight_curve(mechanism, gamma), sharp_curve(mechanism, gamma)))
@@ -187,7 +190,7 @@ def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
     """Return the Renyi curve of one LoRA step.
 
     Raises:
-        UnsupportedError: The run has several releases. The gradients of later ones depend on ``A``.
+        UnsupportedError: The run has several releases. The gradients of later releases depend on ``A``.
     """
     if run.steps > 1:
         raise UnsupportedError(

@@ -1,6 +1,6 @@
 """Define the vector Wishart mechanism.
 
-It multiplies a vector by a random Wishart matrix and adds no noise.
+The mechanism multiplies a vector by a random Wishart matrix and adds no noise.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Wishart(Mechanism):
     """The vector Wishart mechanism, which adds no noise.
 
     The release is ``M v`` for a vector ``v`` of length ``dim``. The random Wishart matrix ``M ~ W_dim(I/rank, rank)``
-    is secret and resampled for each release. The angle between neighboring vectors and the ratio of their norms are
-    assumptions on the data.
+    is secret and resampled for each release. ``misalignment`` and ``norm_ratio`` are assumptions on the data:
+    they limit the angle between neighboring vectors ``v`` and ``v'`` and the ratio of their norms.
 
     Args:
         dim: The length of the vector, from 1 to 1e7.
@@ -27,8 +27,9 @@ class Wishart(Mechanism):
             query.
         misalignment: The largest ``1 - cos(v, v')`` between neighbors, from 1e-15 to below 2; None only for the
             misalignment query.
-        alignment: The least ``cos(v, v')``, above -1 and below 1, instead of ``misalignment``.
-        norm_ratio: The largest ratio of the norms of neighboring vectors, from 1 to 1e6, in either order.
+        alignment: The smallest ``cos(v, v')`` between neighbors, above -1 and below 1. Give either this or
+            ``misalignment``.
+        norm_ratio: The largest ratio of the norms of neighboring vectors, from 1 to 1e6. Either norm may be larger.
         fixed_projection: Whether one matrix is used for all releases.
 
     Raises:
@@ -89,7 +90,7 @@ class Wishart(Mechanism):
 
 
 def _alignment_assumptions(mechanism: Wishart) -> tuple[Assumption, ...]:
-    """Return the assumption on the angle and on the norms of neighboring vectors."""
+    """Return the assumption on the angle between neighboring vectors and their norms."""
     m, ratio = mechanism.misalignment, limit_text(mechanism.norm_ratio, up=False)
     most = "at most the misalignment that is found" if m is None else f"<= {limit_text(m, up=False)}"
     norms = f"norms within a factor {ratio}" if mechanism.norm_ratio != 1.0 else "equal norm"

@@ -1,7 +1,7 @@
-"""Bound the alignment of vectors, and the cost of descent along a Wishart matrix.
+"""Bound the alignment of vectors, and the condition number of a Wishart matrix.
 
-These numbers are not privacy guarantees. The alignment ``rho`` is the cosine of the angle between two vectors, and
-``1 - rho`` is their misalignment.
+These numbers are not privacy guarantees. The alignment ``rho`` of two vectors is the cosine of the angle between them,
+and ``1 - rho`` is the misalignment.
 """
 
 import math
@@ -17,9 +17,10 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
 
     The bound is ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
 
-    The vector is ``f(S) = g/|g|``, where ``g`` is the mean of ``n`` vectors of norm at most ``L``. Under replace ``|g -
-    g'| <= 2L/n``. An assumption on the data is that ``|g|`` and ``|g'|`` are at least ``c0``. Then the chord of the
-    unit vectors is at most ``|g - g'| / c0``, and ``1 - rho`` is half its square.
+    The normalized mean is ``g/|g|``, where ``g`` is the mean of ``n`` vectors of norm at most ``L``. Let ``g'`` be the
+    mean after one vector is replaced; then ``|g - g'| <= 2L/n``. The norms ``|g|`` and ``|g'|`` are assumed to be at
+    least ``c0``. So the distance of the unit vectors is at most ``|g - g'| / c0``, and ``1 - rho`` is half the square
+    of this distance.
 
     Args:
         norm_bound: ``L``, the norm to which every vector is clipped, above 0 and up to 1e100.
@@ -49,11 +50,11 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
 def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta: float) -> float:
     """Compute a bound of the misalignment after adding a common random vector.
 
-    The vectors are ``v + gamma u`` and ``v' + gamma u``, where ``u`` is uniform on the unit sphere. The bound is ``1 -
-    rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``, except with
-    probability ``beta`` over ``u`` (2601.21719, Lemma 10; ``ln(4/beta)`` suffices, because each of two inner products
-    has two tails). The vector must be normalized again afterwards, and the distribution of ``u`` must not depend on the
-    data. Add ``beta`` to delta.
+    The new vectors are ``v + gamma u`` and ``v' + gamma u``, where ``u`` is uniform on the unit sphere. The bound is
+    ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``. It fails with
+    probability at most ``beta``, so add ``beta`` to delta (arXiv 2601.21719, Lemma 10). ``ln(4/beta)`` in place of
+    ``ln(8/beta)`` would suffice, because two inner products have two tails each. The new vectors must be normalized
+    before they are used, and the distribution of ``u`` must not depend on the data.
 
     Args:
         misalignment: ``1 - rho`` of the unit vectors ``v`` and ``v'``, from 0 to 2.
@@ -87,7 +88,7 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
 def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float) -> float:
     """Compute the increase of the alignment by preprocessing, ``rho' - rho``.
 
-    :func:`preprocessed_misalignment` gives the formula.
+    It is a lower bound, from the upper bound on ``1 - rho'`` in :func:`preprocessed_misalignment`.
 
     Args:
         misalignment: ``1 - rho`` of the unit vectors ``v`` and ``v'``, from 0 to 2.
@@ -111,10 +112,10 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
 def descent_condition(dim: int, rank: int, failure: float) -> float:
     """Compute a bound of the condition number of a Wishart matrix.
 
-    A large condition number may slow down descent along ``M grad``.
-
-    ``((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2`` with ``u = sqrt(2 ln(1/b))`` exceeds ``lambda_max/lambda_min``
-    of ``M ~ W_d(I/r, r)`` with probability at least ``1 - 2b``.
+    The condition number is the ratio ``lambda_max/lambda_min`` of the extreme eigenvalues of ``M ~ W_d(I/r, r)``.
+    Descent along ``M grad`` may be slow if it is large. The bound is
+    ``((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2`` with ``u = sqrt(2 ln(1/b))``. It fails with probability at most
+    ``2b``.
 
     Args:
         dim: ``d``, the dimension of the gradient, at least 1.

@@ -1,9 +1,11 @@
-"""Evaluate Theorem 1 of the early version of arXiv 2601.21719, with optimized parameters (C11).
+"""Evaluate Theorem 1 of the early version of arXiv 2601.21719 (C11).
 
-For neighboring unit vectors ``v``, ``v'`` and the release ``y = M v`` with ``r`` degrees of freedom, the theorem bounds
-the privacy loss if ``r v.y`` and ``r v'.y`` exceed a threshold ``t``, and ``r |y|`` is at most ``R``. The probability
-of all other outputs is added to delta. ``early`` uses the published bound on the probability that ``r v.y`` or
-``r v'.y`` is at most ``t``, and ``early-exact-tail`` its exact value (Figure 1a of the paper).
+For neighboring unit vectors ``v``, ``v'`` and the release ``y = M v``, the theorem bounds the privacy loss if
+``r v.y`` and ``r v'.y`` exceed a threshold ``t``, and ``r |y|`` is at most ``R``. ``r`` is the number of degrees of
+freedom of ``M``, ``v.y`` is an inner product, and ``rho`` is the cosine of the angle between ``v`` and ``v'``. Delta is
+a bound on the probability of all other outputs. ``t``, ``R`` and a further parameter ``eta`` of this bound are
+optimized. The bound ``early`` uses the published bound on the probability that ``r v.y`` or ``r v'.y`` is at most
+``t``. The bound ``early-exact-tail`` uses this probability itself (Figure 1a of the paper).
 """
 
 import math
@@ -29,12 +31,12 @@ SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 ex
 
 
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
-    """Return the largest privacy loss outside of the excluded events (C11).
+    """Return the bound on the privacy loss (C11).
 
-    Outside of these events ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R = radius``. The loss
-    contains the logarithm of ``(R/t) cos(theta - theta_R)``, where ``theta`` is the angle between ``v`` and ``v'`` and
-    ``theta_R = arccos(t/R)``. The cosine is largest at ``theta_R``. For a larger angle a better aligned pair is worse,
-    so the largest value is used. A negative logarithm counts as 0.
+    It holds if ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R = radius``. The loss contains the
+    logarithm of ``(R/t) cos(theta - theta_R)``, where ``theta`` is the angle between ``v`` and ``v'`` and
+    ``theta_R = arccos(t/R)``. The cosine is largest at ``theta = theta_R``. If the assumed angle is larger than
+    ``theta_R``, smaller angles give a larger loss, so the largest value is used. A negative logarithm counts as 0.
     """
     dim, rank, m = mechanism.shape
     # slope = sqrt(R^2/t^2 - 1), sine = sqrt(1 - rho^2), m = 1 - rho.
@@ -48,7 +50,7 @@ def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
 
 
 def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
-    """Return the log of a bound on ``P(min(r v.y, r v'.y) <= t)`` (C11).
+    """Return the log of the published bound on ``P(min(r v.y, r v'.y) <= t)`` (C11).
 
     The bound holds for every ``eta >= 0``.
     """
@@ -70,14 +72,17 @@ def _log_below(rank: int, x: float) -> float:
 
 
 def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
-    """Return the log of a bound on the probability that ``r |y|`` exceeds ``radius``."""
+    """Return the log of a bound on the probability that ``r |y|`` exceeds ``radius``.
+
+    ``c`` is the constant in the exponent of the bound.
+    """
     dim, rank, _ = mechanism.shape
     # 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
     return math.log(2.0) - c * (math.sqrt(radius) - math.sqrt(dim) - math.sqrt(rank)) ** 2
 
 
 def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
-    """Return the radius that ``r |y|`` exceeds with probability at most ``e^log_bad``.
+    """Return a radius that ``r |y|`` exceeds with probability at most ``e^log_bad``.
 
     The function is the inverse of :func:`_log_spectral`.
     """
@@ -89,7 +94,7 @@ def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
 def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
     """Return the rule between delta and epsilon, with optimal ``t`` and ``R``.
 
-    ``log_tail(t)`` is the log of the part of delta that the threshold ``t`` needs.
+    ``log_tail(t)`` is the log of the probability, or of its bound, that ``r v.y`` or ``r v'.y`` is at most ``t``.
     """
     both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
     return EpsilonDeltaRule(*both, margin=1.0)
@@ -98,7 +103,8 @@ def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> Epsil
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
     """Return epsilon at a log delta, with optimal ``t`` and ``R``.
 
-    The largest possible ``t`` uses all of delta. For a smaller ``t``, the rest of delta determines ``R``.
+    ``log_tail`` is that of :func:`_early_rule`. For the largest possible ``t``, ``e^log_tail(t)`` is all of delta. For
+    a smaller ``t``, the rest of delta determines ``R``.
     """
     rank = mechanism.needed_rank
     x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
@@ -117,9 +123,9 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
     """Return the smallest log delta at an epsilon, or 0 if no delta is below 1.
 
-    Delta is the tail probability at ``t`` plus the bound on the norm at ``R``, minimized subject to a loss of at most
-    ``eps``. The loss increases with ``R`` and decreases with ``t``. At the smallest possible ``t``, the loss at the
-    smallest ``R`` is ``eps``.
+    Delta is the probability for ``t`` plus the bound on the probability that ``r |y|`` exceeds ``R``. It is minimized
+    over all ``t`` and ``R`` with a loss of at most ``eps``. The loss increases with ``R`` and decreases with ``t``. So
+    at the smallest possible ``t``, the loss at the smallest ``R`` is ``eps``.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.
@@ -147,7 +153,7 @@ def early_bound_at(
     Args:
         mechanism: The mechanism with its misalignment.
         t: The threshold of ``r v.y`` and ``r v'.y``, above 0.
-        eta: The margin of the threshold in the published tail bound, at least 0.
+        eta: The parameter of the published tail bound, in which ``t + eta`` is a second threshold; at least 0.
         radius: ``R``, the bound on ``r |y|``, above ``t`` and above ``(sqrt d + sqrt r)^2``.
         c: The constant of the bound on the spectral norm, above 0 and at most 1/2.
 
@@ -209,7 +215,7 @@ EARLY = Bound(
 def log_mixed_tail(mechanism: Wishart, t: float) -> float:
     """Return ``ln P(min(r v.y, r v'.y) <= t)``, exactly up to rounding (C11).
 
-    It is the log of a sum of two positive terms.
+    The probability is a sum of two positive terms, so no digits cancel.
     """
     # 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))] = P(X <= t) + E[1{X > t} Phi(...)], X ~ chi2_r (C11).
     _, rank, m = mechanism.shape
@@ -221,8 +227,8 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
     """Return ``ln E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))]`` for ``X ~ chi2_r``.
 
     ``r`` is ``rank``, ``m`` is ``1 - rho`` and ``spread`` is ``sqrt(1 - rho^2)``. The variable of integration is
-    ``ln v`` with ``X = t (1 + v)``. The mass lies close to ``t``, or for a tiny ``t`` near ``1 - rho^2``, decades above
-    ``t``.
+    ``ln v`` with ``X = t (1 + v)``. The integrand is concentrated at ``X`` close to ``t``. For a tiny ``t`` it is
+    concentrated near ``X = 1 - rho^2``, which is much larger than ``t``; hence the logarithm.
     """
     import numpy as np
     from scipy import special

@@ -12,8 +12,8 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 def representation(mechanism: Wishart) -> PrivacyProfile:
     """Return the exact profile of the worst pair of vectors.
 
-    For equal norms it is the least aligned pair that the assumption allows (C10). For different norms the worst pair is
-    enclosed numerically (C12).
+    If the norms are equal, the worst pair is the least aligned pair that the assumption allows (C10). If they may
+    differ, the profile is an enclosure over all pairs that the assumption allows, computed numerically (C12).
     """
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:

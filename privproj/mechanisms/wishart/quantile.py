@@ -1,8 +1,11 @@
-"""Evaluate Theorem 1 of arXiv 2601.21719 at quantiles of the privacy loss (C11).
+"""Evaluate Theorem 1 of arXiv 2601.21719 by quantiles (C11).
 
-The loss is a function of a Student variable ``T`` and a chi-squared variable ``W``. Both lie within quantiles except
-with probabilities ``delta_T`` and ``delta_W``, whose sum is delta. ``quantile`` is the published bound on the loss
-within the quantiles, and ``quantile-sharp`` the largest loss within them.
+The privacy loss of the vector Wishart mechanism is ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` for two random variables
+``A`` and ``W`` (C9). ``A = rho + sqrt(1-rho^2) T/sqrt(r)``, where ``T`` has Student's t distribution with ``r`` degrees
+of freedom. ``W`` is chi-square with ``r + d - 1`` degrees of freedom. ``T`` is outside of its quantiles with
+probability ``delta_T``, and ``W`` is outside of its quantiles with probability ``delta_W``; the sum of both is delta.
+Within the quantiles, the bound ``quantile`` is the published bound on the loss, and ``quantile-sharp`` is the largest
+loss.
 """
 
 import math
@@ -28,9 +31,9 @@ class _Quantiles:
     """Quantiles of the variables ``T`` and ``W`` of the privacy loss (C9).
 
     Attributes:
-        t: The value that ``|T|/sqrt(r)`` exceeds with probability ``delta_T``.
-        top: The value that ``W`` exceeds with probability ``delta_W``.
-        both: Two values, outside of which ``W`` lies with probability ``delta_W``.
+        t: ``|T|/sqrt(r)`` exceeds this number with probability ``delta_T``.
+        top: ``W`` exceeds this number with probability ``delta_W``.
+        both: ``W`` is outside of the interval between these two numbers with probability ``delta_W``.
     """
 
     t: float
@@ -39,9 +42,9 @@ class _Quantiles:
 
 
 def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles:
-    """Return the quantiles at given shares of delta, rounded outward.
+    """Return the quantiles for ``ln delta_T`` and ``ln delta_W``, rounded outward.
 
-    They are infinite if a share is too small for the quantile functions.
+    If one of them is too small for the quantile functions, the quantiles are infinite.
     """
     from scipy import special
 
@@ -64,15 +67,16 @@ def largest_at_corners(
 ) -> float:
     """Return the largest privacy loss on a rectangle of ``A`` and ``W``, rounded up.
 
-    The loss is a function of ``A`` and ``W`` (C9). It is linear in ``W``. In ``1/A`` it is convex, or monotone if
-    ``d + 1 < r``. The result covers both orders of the norms and is at least 0.
+    The loss is a function of ``A`` and ``W`` (C9, for unequal norms C12). It is linear in ``W``. As a function of
+    ``1/A`` it is convex, or monotone if ``d + 1 < r``. So it is largest at a corner of the rectangle. The result covers
+    both cases for which neighbor has the larger norm, and is at least 0.
 
     Args:
         dim: The dimension ``d``.
         rank: The degrees of freedom ``r``.
-        log_ratio: The log of the ratio of the norms of the neighbors.
-        log_ends: The logs of the ends of the range of ``A``.
-        w: The ends of the range of ``W``.
+        log_ratio: The log of the ratio of the norms of the neighbors, of either sign.
+        log_ends: The logs of the two ends of the interval of ``A``.
+        w: The two ends of the interval of ``W``.
     """
     p, q = 0.5 * (dim + 1 - rank), 0.5 * (dim + rank - 1)
     # p ln A - q ln tau + (W/2)(tau/A - 1), tau = kappa/kappa' in both orders (C11, C12, C13).
@@ -97,7 +101,7 @@ def published_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_
         log_delta_w: The log of the probability of the event for ``W``.
 
     Returns:
-        The bound in nats; ``inf`` if the lower quantile of ``A`` is not above 0 (C9 defines ``A``).
+        The bound in nats; ``inf`` if the lower quantile of ``A`` is not above 0.
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
@@ -112,10 +116,11 @@ LossBound = Callable[[int, int, float, float, float], float]
 
 
 def split_rule(epsilon: Callable[[float | str, float], float], default: float | str, **fields: Any) -> OverRun:
-    """Return the rule from delta to epsilon at the split of delta of a run.
+    """Return a rule from delta to epsilon that depends on how a run divides delta.
 
     Args:
-        epsilon: Map from the split and ``ln delta`` to epsilon.
+        epsilon: Called with the split and ``ln delta``; returns epsilon. A split is the share of delta for one of two
+            events, or a text if the share is optimized.
         default: The split if the run has none.
         **fields: Other fields of :class:`privproj.profiles.approximate_dp.EpsilonDeltaRule`.
     """
@@ -129,8 +134,8 @@ def split_rule(epsilon: Callable[[float | str, float], float], default: float | 
 def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
     """Return the rule from delta to epsilon for a bound on the loss.
 
-    Delta is divided between ``T`` and ``W``, evenly unless the run has another split. ``margin`` is the relative error
-    of the loss if quantiles are moved by :data:`QUANTILE_RTOL`.
+    Delta is divided between ``T`` and ``W``, evenly unless the run has another split. ``margin`` is the relative
+    difference of the loss if the quantiles are moved by :data:`QUANTILE_RTOL`.
     """
     return split_rule(partial(quantile_epsilon, loss, *mechanism.shape), 0.5, margin=margin)
 
@@ -140,7 +145,7 @@ def quantile_epsilon(
 ) -> float:
     """Return epsilon at a log delta, for a bound ``loss`` on the privacy loss.
 
-    ``split`` is the share of delta for ``T``; as a text it means that the share is optimized.
+    ``split`` is the share of delta for ``T``. If it is a text, the share is optimized.
     """
     if isinstance(split, float):
         # delta_T = split delta, delta_W = (1 - split) delta.
@@ -177,8 +182,8 @@ QUANTILE = Bound(
 def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
     """Return the largest privacy loss within the quantiles (C11).
 
-    ``W`` is either below its top quantile or between two quantiles; the range with the smaller result is used. The pair
-    at the assumed misalignment dominates every better aligned pair (C10).
+    ``W`` is either below one upper quantile or between two quantiles, whichever gives the smaller result. The
+    misalignment of the pair is ``m``; pairs with a smaller misalignment have a smaller delta (C10).
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     spread = math.sqrt(m * (2.0 - m)) * quantiles.t

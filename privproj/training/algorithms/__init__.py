@@ -1,8 +1,8 @@
-"""The training algorithms, one family per file, and their registry.
+"""List the training algorithms; each family of algorithms has a file.
 
-A new algorithm needs a file here with its record, a line in :data:`FILES`, and a test. The record is a
-:class:`privproj.training.view.Algorithm`. A file is imported at the first use of its algorithm. The registry does not
-import torch, so that the command line lists the algorithms quickly.
+To add an algorithm, write a file here with its record, add a line to :data:`FILES`, and write a test. The record is a
+:class:`privproj.training.view.Algorithm` in the tuple ``RECORDS`` of the file. A file is imported at the first use of
+its algorithms. This module does not import torch, so that the command line lists the algorithms quickly.
 """
 
 from importlib import import_module
@@ -10,6 +10,7 @@ from typing import Any
 
 from privproj.errors import unknown_name
 
+# for each algorithm the file in this folder with its record, in the order in which users see the algorithms
 FILES = {
     "dp-sgd": "dp_sgd",
     "lora-fa": "lora",
@@ -21,13 +22,11 @@ FILES = {
     "prism": "prism",
     "dp-sft": "subspace",
 }
-"""For every algorithm the file in this folder that holds its record, in the order in which users see them."""
 
-ALGORITHMS = tuple(FILES)
-"""The names of all training algorithms, in the order in which users see them."""
+ALGORITHMS = tuple(FILES)  # names of all training algorithms, in the order in which users see them
 
+# names of the algorithms that ``privproj audit membership`` offers
 MEMBERSHIP_ALGORITHMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "projected-dp-sgd")
-"""The names of the algorithms that ``privproj audit membership`` offers."""
 
 
 def load(name: str) -> Any:
@@ -37,7 +36,7 @@ def load(name: str) -> Any:
         name: One of :data:`ALGORITHMS`.
 
     Returns:
-        Its :class:`privproj.training.view.Algorithm`.
+        The record, a :class:`privproj.training.view.Algorithm`.
 
     Raises:
         InvalidParameterError: There is no algorithm of that name.

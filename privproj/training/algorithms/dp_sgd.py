@@ -1,4 +1,4 @@
-"""DP-SGD: clip, sum and add noise to whole gradients; the baseline for the others."""
+"""Define DP-SGD, which clips and sums whole gradients and adds noise to the sum."""
 
 from privproj.training.view import Algorithm
 

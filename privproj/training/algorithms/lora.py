@@ -1,8 +1,8 @@
-"""LoRA with frozen random factors: DP-LoRA-FA, a resampled variant, and PEFT models.
+"""Define LoRA with frozen random factors: DP-LoRA-FA and a variant, also for PEFT.
 
-Only the B factors are trained, and whole modules that PEFT trains too, such as a new head. The whole gradient of these
-tensors is clipped and gets noise, so this is DP-SGD on fewer weights. For PEFT models there is also M2 on the adapted
-weights.
+Only the ``B`` factors are trained, and whole modules that PEFT trains too, such as a new head. The whole gradient of
+these tensors is clipped, and noise is added to the whole sum. So this is DP-SGD on fewer weights. For PEFT models there
+is also M2, which trains the adapted weights themselves.
 """
 
 import re
@@ -22,15 +22,15 @@ from privproj.training.plan import Plan
 from privproj.training.trained import Trained, is_conv1d
 from privproj.training.view import Algorithm
 
+# called with the name of a linear layer and the layer; returns whether to adapt the layer
 Picks = Callable[[str, nn.Linear], bool]
-"""Called with the name of a linear layer and the layer; returns True if it is to be adapted."""
 
 
 class FrozenLoRA(nn.Module):
-    """A linear layer with a LoRA adapter whose ``A`` is frozen: ``y = W x + b + s B A x``.
+    """A linear layer with a LoRA adapter and frozen ``A``: ``y = W x + b + s B A x``.
 
-    ``W``, ``b`` and ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen. Only ``B`` (outputs x rank) is trained, and
-    it starts at zero. ``A`` comes from public randomness and may be published with the adapter.
+    ``s`` is a fixed scale. ``W``, ``b`` and ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen. Only ``B`` (outputs
+    x rank) is trained, and it starts at zero. ``A`` comes from public randomness and may be published with the adapter.
 
     Args:
         base: The linear layer to adapt. Its tensors are frozen.
@@ -65,7 +65,7 @@ class FrozenLoRA(nn.Module):
 
     @torch.no_grad()
     def draw(self, stream: torch.Generator) -> None:
-        """Draw a new ``A`` and set ``B = 0``, so that the adapter contributes nothing.
+        """Draw a new ``A`` and set ``B = 0``, so that ``s B A`` is zero.
 
         Args:
             stream: The random generator for ``A``.
@@ -77,9 +77,9 @@ class FrozenLoRA(nn.Module):
 
     @torch.no_grad()
     def merge(self, stream: torch.Generator) -> None:
-        """Add the adapter to the frozen weight, ``W <- W + s B A``, and draw a new one.
+        """Set ``W <- W + s B A``, and draw a new adapter with ``B = 0``.
 
-        The function of the layer does not change.
+        The outputs of the layer do not change.
 
         Args:
             stream: The random generator for the new ``A``.
@@ -137,9 +137,10 @@ def add_frozen_lora(
 
 
 def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
-    """Freeze a module, wrap its selected linear layers, and return it.
+    """Freeze a module, wrap its selected linear layers, and return the module.
 
-    If the module itself is a linear layer, the wrapped layer is returned. Raises :class:`InvalidParameterError` if no
+    ``wrap`` returns the wrapped layer. ``where`` selects layers by name and layer; None selects all. If the module
+    itself is a linear layer, the wrapped layer is returned. Raises :class:`InvalidParameterError` if no
     layer is selected.
     """
     module.requires_grad_(False)
@@ -158,18 +159,19 @@ def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where
 def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Module:
     """Prepare a model that PEFT wrapped for LoRA for private training.
 
-    Call this before building the optimizer. The model is the result of
-    ``peft.get_peft_model(model, peft.LoraConfig(...))``. If it has several adapters, only active ones are used. Whole
-    modules that PEFT trains (``modules_to_save``, such as a new classification head) remain trained. Adapters of
+    Call this before you build the optimizer. The model is the result of
+    ``peft.get_peft_model(model, peft.LoraConfig(...))``. If the model has several adapters, only active ones are used.
+    Whole modules that PEFT trains (``modules_to_save``, such as a new classification head) remain trained. Adapters of
     embeddings and of attention are not supported.
 
     Args:
         model: The wrapped model. It is changed in place.
-        algorithm: "lora-fa" freezes the A factors and trains the B factors and the head; together they are one Gaussian
-            release. "m2" freezes both factors, which contribute nothing because B is zero, and trains the weights that
-            they adapt. Fresh projections have the rank of each adapter, and the largest of these ranks for matrices of
-            the head, unless :func:`make_private` gets one rank for all. ``model.save_pretrained`` then saves the
-            trained weights as :func:`export_peft` does, and no adapter.
+        algorithm: "lora-fa" freezes the ``A`` factors and trains the ``B`` factors and the head, which are one Gaussian
+            release together. "m2" freezes both factors and trains the weights that they adapt; the factors have no
+            effect, because ``B`` is zero. The projection of a weight has the rank of its adapter. The projections of
+            the matrices of the head have the largest of these ranks. A rank in the ``Method`` of :func:`make_private`
+            replaces them all. ``model.save_pretrained`` then saves the trained weights, as :func:`export_peft` does,
+            and no adapter.
 
     Returns:
         The same model.
@@ -207,9 +209,10 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
 
 
 def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]) -> None:
-    """Train the adapted weights and the matrices of heads by M2, each with its own rank.
+    """Mark the adapted weights as trained, and store the ranks of their projections.
 
-    Raises :class:`InvalidParameterError` if a B factor is not zero, or for a variant of LoRA such as DoRA.
+    An adapted weight has the rank of its adapter. The matrices of heads have the largest of these ranks. Raises
+    :class:`InvalidParameterError` if a B factor is not zero, or for a variant of LoRA such as DoRA.
     """
     ranks = [1]
     for layer in layers:
@@ -240,7 +243,7 @@ def _active_factors(layer: Any) -> list[nn.Linear]:
 
 
 def _active_heads(model: nn.Module) -> list[nn.Module]:
-    """Return the whole modules that PEFT trains, for active adapters only."""
+    """Return the modules that PEFT trains as a whole, for active adapters only."""
     wrappers: list[Any] = [
         part for part in model.modules() if isinstance(getattr(part, "modules_to_save", None), nn.ModuleDict)
     ]
@@ -248,9 +251,9 @@ def _active_heads(model: nn.Module) -> list[nn.Module]:
 
 
 def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[nn.Module]) -> None:
-    """Raise an error if a tensor outside adapters, adapted weights and heads is trained.
+    """Raise an error if a tensor outside of adapters and heads is trained.
 
-    The error is :class:`InvalidParameterError`.
+    The weights that are adapted may be trained too. The error is :class:`InvalidParameterError`.
     """
     allowed = {id(p) for part in (*layers, *heads) for p in part.parameters()}
     allowed -= {id(p) for layer in layers for n, p in layer.base_layer.named_parameters() if n != "weight"}
@@ -263,12 +266,15 @@ def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[
 
 
 def _has_matrix(module: nn.Module) -> bool:
-    """Return True for a layer with its own matrix."""
+    """Return whether a module itself, without its submodules, has a matrix."""
     return any(p.dim() >= 2 for p in module.parameters(recurse=False))
 
 
 def _check_adapts_linear(layer: Any) -> None:
-    """Raise an error for an adapter of anything but a linear layer or a convolution."""
+    """Raise an error unless an adapter adapts a linear layer or a 2-d convolution.
+
+    The error is :class:`InvalidParameterError`.
+    """
     base = layer.base_layer
     if not len(layer.lora_B) or not (isinstance(base, nn.Linear | nn.Conv2d) or is_conv1d(base)):
         kind = type(base).__name__
@@ -276,17 +282,16 @@ def _check_adapts_linear(layer: Any) -> None:
         raise InvalidParameterError("model", f"an adapter of {kind}", "a model with LoRA of linear layers only", remedy)
 
 
-SAVED_WEIGHTS = "m2_weights.safetensors"
-"""The file in which :func:`export_peft` keeps what M2 trained."""
+SAVED_WEIGHTS = "m2_weights.safetensors"  # name of the file that export_peft writes
 
 
 def export_peft(model: nn.Module, directory: str | Path) -> Path:
     """Save the weights that M2 trained in a model from ``prepare_peft(model, "m2")``.
 
-    M2 trains the weights that LoRA adapts. The sum of its steps does not have low rank, so an adapter cannot represent
-    it. The names in the file are those of the model without adapters. :func:`import_peft` loads the file into a base
-    model or a wrapped one. Without this package,
-    ``base.load_state_dict(safetensors.torch.load_file(path), strict=False)`` does so. The file is written atomically.
+    M2 trains the weights that LoRA adapts. The sum of the steps of M2 does not have low rank, so an adapter cannot
+    represent the trained weights. The names in the file are those of the model without adapters. :func:`import_peft`
+    loads the file into a base model or a wrapped one. Without privproj, call
+    ``base.load_state_dict(safetensors.torch.load_file(path), strict=False)``. The file is written atomically.
 
     Args:
         model: The model that was trained.
@@ -332,8 +337,8 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
         The same model.
 
     Raises:
-        InvalidParameterError: There is no such file, or the model lacks a tensor of a name and shape in the file. Then
-            nothing is changed.
+        InvalidParameterError: There is no such file, or the model lacks a tensor with a name and shape in the file. In
+            both cases the model does not change.
 
     >>> import torch
     >>> from privproj.training import import_peft
@@ -360,9 +365,9 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
 
 
 def _plain_names(model: nn.Module) -> dict[str, str]:
-    """Return the name of every parameter, mapped to its name in the model without PEFT.
+    """Map the name of every parameter to its name in the model without PEFT.
 
-    Inactive copies of heads keep the name that PEFT gives them.
+    Heads of inactive adapters keep the names that PEFT gives them.
     """
     active = {id(p) for head in _active_heads(model) for p in head.parameters()}
     plain_names = {}
@@ -375,10 +380,11 @@ def _plain_names(model: nn.Module) -> dict[str, str]:
 def _save_trained(
     model: nn.Module, save_directory: str | Path, *saved: object, is_main_process: bool = True, **options: object
 ) -> None:
-    """Save the trained weights; this replaces ``save_pretrained`` if the adapter is zero.
+    """Save the trained weights, in place of PEFT's ``save_pretrained``, for M2.
 
-    A ``state_dict`` from a Trainer is ignored: the weights are those of the model, and nothing is pickled. Raises
-    :class:`InvalidParameterError` for other options, and for a folder with an adapter, which would be loaded instead.
+    The options ``state_dict`` and ``safe_serialization``, which a Trainer passes, are ignored: the weights are those of
+    the model. Raises :class:`InvalidParameterError` for other options. It is also raised for a folder with a PEFT
+    adapter, because PEFT would load that adapter.
     """
     others = [name for name in options if name not in ("state_dict", "safe_serialization") and options[name]]
     if saved or others:
@@ -392,10 +398,11 @@ def _save_trained(
 
 
 def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
-    """Return a hook that merges and resamples the adapters after every ``every`` steps.
+    """Return a hook that merges and resamples adapters after every ``every`` steps.
 
-    It sets ``W <- W + s B A`` and ``B = 0``, and draws a new ``A``. Each step is accounted as a step of DP-LoRA-FA.
-    Gradients depend on ``A`` from the second step after a draw, so the randomness of ``A`` does not reduce epsilon.
+    The hook sets ``W <- W + s B A`` and ``B = 0``, and draws a new ``A``. Each step is accounted as a step of
+    DP-LoRA-FA. The randomness of ``A`` does not reduce epsilon, because from the second step after a draw gradients
+    depend on ``A``.
     """
     layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
     if not layers:
@@ -410,9 +417,9 @@ def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any]
 
 
 def _check_trains_b(algorithm: str, trained: Trained) -> None:
-    """Raise an error for a trained tensor other than a B factor or a tensor of a head.
+    """Raise an error unless a trained tensor is a ``B`` factor or belongs to a head.
 
-    A head is a whole module that PEFT trains. The error is :class:`InvalidParameterError`.
+    A head is a module that PEFT trains as a whole. The error is :class:`InvalidParameterError`.
     """
     if not any(part in f".{trained.name}" for part in (".lora_B", ".modules_to_save.")):
         remedy = f"freeze {trained.name}, or wrap the module with add_frozen_lora"

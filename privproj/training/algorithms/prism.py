@@ -1,8 +1,15 @@
-"""PRISM: private steps on the manifold of rank-r matrices (arXiv 2606.00944).
+"""Define PRISM: private steps on the manifold of rank-r matrices.
 
-The tangent vector of all modules jointly is clipped and gets noise. Its space depends on past releases only, so this is
-the subsampled Gaussian mechanism at any rank (C3: Gaussian profile; C17: subsampling). Everything that is computed from
-the release, such as the lift to factors and all moments, is post-processing.
+The method is from arXiv 2606.00944. Each record's gradient is projected to the tangent space of the manifold at the
+current matrix ``Z = U diag(s) V^T``. This tangent vector is clipped, and noise is added to the sum. The tangent space
+depends on past releases only, so this is the subsampled Gaussian mechanism at any rank (C3: Gaussian profile; C17:
+subsampling). Everything that is computed from the release, such as the lift to factors and all moments, is
+post-processing.
+
+A tangent vector at ``Z`` (m x n, rank r) is ``xi = U K V^T + Up V^T + U Vp^T`` with ``U^T Up = 0`` and ``V^T Vp = 0``.
+``P_T`` is the projection to the tangent space. The retraction ``Retr(Z - lr xi)`` is the best approximation of rank r,
+by a truncated singular value decomposition. The balanced factors of ``Z`` are ``A = U s^1/2`` and ``B = V s^1/2``. The
+horizontal lift of ``xi`` is the pair ``(dA, dB)`` with ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``.
 """
 
 import math
@@ -28,21 +35,21 @@ from privproj.training.view import Algorithm, View
 class Steps:
     """Options of PRISM's step from a released tangent vector ``xi``.
 
-    The step is post-processing. Both moments start at the first release. The ridge is added to a second moment of
-    releases, which has the unit of ``(C/(q N))^2``, so it is proportional to ``(sigma C/(q N))^2``. The paper has
-    ``sigma C^2/(q N)`` there, which has another unit. ``C`` is the clipping norm, ``q N`` the expected batch size, and
-    ``sigma`` the noise multiplier.
+    The step is post-processing. The momentum and the second moments start at the first release. Let ``C`` be the
+    clipping norm, ``q N`` the expected batch size, and ``z`` the noise multiplier. The ridge is added to a second
+    moment of releases, which has the unit of ``(C/(q N))^2``. So the ridge is proportional to ``(z C/(q N))^2``. The
+    paper has ``z C^2/(q N)`` instead, which has another unit.
 
     Args:
-        kind: "plain" steps to ``Retr(Z - lr m)``: ``Z`` is the low-rank matrix, ``m`` the momentum of transported
-            tangent vectors, ``lr`` the learning rate and ``Retr`` the retraction to rank r. "adaptive", as in the
-            paper, divides the lifted momentum by the root of second moments of the lifted releases. It does so once
-            the smallest singular value exceeds ``floor``, and steps as "plain" before.
-        momentum: Weight of the past in ``m <- momentum m + (1 - momentum) xi``, from 0 to below 1.
+        kind: "plain" or "adaptive". A plain step goes from ``Z`` to the retraction ``Retr(Z - lr m)``, where ``Z`` is
+            the low-rank matrix, ``m`` the momentum and ``lr`` the learning rate. An adaptive step, as in the paper,
+            divides the lifted momentum by the root of second moments of the lifted releases. With "adaptive", steps are
+            plain as long as the smallest singular value is at most ``floor``.
+        momentum: Weight of the past in the momentum ``m <- momentum m + (1 - momentum) xi``, from 0 to below 1.
         beta2: Weight of the past in the second moments, from 0 to below 1. For "adaptive" only.
-        ridge: Factor of the ridge ``ridge tr(D)/r`` on the second moments, above 0. ``D`` is their expected part due to
-            noise. For "adaptive" only.
-        floor: Smallest singular value above which "adaptive" steps are made, above 0.
+        ridge: Factor in the ridge ``ridge tr(D)/r`` that is added to the second moments, above 0. ``D`` is the second
+            moment of lifted noise, and ``r`` is the rank. For "adaptive" only.
+        floor: The smallest singular value must exceed this number for adaptive steps, above 0.
 
     >>> from privproj.training import Steps
     >>> Steps(momentum=0.5).kind
@@ -105,7 +112,7 @@ class PrismLinear(nn.Module):
         return self.base(x) + low_rank(x, self.u, self.s, self.v)
 
     def trained_as(self, name: str) -> "_TrainedLowRank":
-        """Return the trained factors as one matrix, whose gradient ``prism`` projects.
+        """Return the low-rank part as one trained matrix with the parameters U, s and V.
 
         Args:
             name: The name of the layer in its module, for messages.
@@ -117,16 +124,19 @@ class PrismLinear(nn.Module):
 
 
 def low_rank(x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Tensor:
-    """Return ``U (s * (V^T x))``; a pass over records captures its gradient."""
+    """Return ``U (s * (V^T x))``; during training the gradient is captured.
+
+    :mod:`privproj.training.capture` explains how gradients are captured.
+    """
     if has_torch_function((x, u, s, v)):
         return handle_torch_function(low_rank, (x, u, s, v), x, u, s, v)
     return ((x @ v) * s) @ u.T
 
 
 def _capture_low_rank(during: AllRecords, x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Any:
-    """Return ``low_rank`` for all records, and capture the factors of its gradient.
+    """Return ``low_rank`` for all records, and capture the factors of the gradient.
 
-    Raises :class:`InvalidParameterError` if the factors are not those of one PRISM layer.
+    Raises :class:`InvalidParameterError` if ``u`` is not a factor of a PRISM layer, or within ``torch.func``.
     """
     trained, _ = during.copies.get(id(u), (None, None))
     if not isinstance(trained, _TrainedLowRank) or during.takes_gradients:
@@ -146,7 +156,7 @@ RULES[low_rank] = _capture_low_rank
 def add_prism(
     module: nn.Module, rank: int, *, steps: Steps | None = None, where: Any = None, insecure_seed: int | None = None
 ) -> nn.Module:
-    """Wrap linear layers of a module in :class:`PrismLinear`; freeze all other tensors.
+    """Wrap linear layers of a module in :class:`PrismLinear`; freeze other tensors.
 
     Build the optimizer from the trained tensors afterwards. The module is changed in place. If the module itself is a
     linear layer, a wrapped layer is returned.
@@ -178,8 +188,7 @@ def add_prism(
 
 # --- the tangent space of rank-r matrices ----------------------------------------------------------
 #
-# ``Z = U diag(s) V^T`` is m x n, in orthonormal bases. A tangent vector is ``xi = U K V^T + Up V^T + U Vp^T`` with
-# ``U^T Up = 0`` and ``V^T Vp = 0``, and ``|xi|^2 = |K|^2 + |Up|^2 + |Vp|^2``. These coordinates are unique, so
+# For a tangent vector, ``|xi|^2 = |K|^2 + |Up|^2 + |Vp|^2``. These coordinates are unique, so
 # isotropic noise on them is isotropic noise on the tangent space, whose dimension is ``r (m + n - r)``. No Gram matrix
 # is inverted, so small singular values are not a problem here. Source: arXiv 2606.00944, in (U, s, V) coordinates.
 
@@ -196,7 +205,7 @@ class Point(NamedTuple):
 
 
 class _Tangent(NamedTuple):
-    """A tangent vector ``xi = U K V^T + Up V^T + U Vp^T`` at a point ``U diag(s) V^T``.
+    """A tangent vector ``xi = U K V^T + Up V^T + U Vp^T`` at ``Z = U diag(s) V^T``.
 
     ``K`` is r x r, ``Up`` is m x r, and ``Vp`` is n x r.
     """
@@ -206,18 +215,21 @@ class _Tangent(NamedTuple):
     vp: Tensor
 
     def flat(self) -> Tensor:
-        """Return all coordinates as a vector: ``K``, then ``Up``, then ``Vp``."""
+        """Return the entries of ``K``, ``Up`` and ``Vp`` as one vector, in this order."""
         return torch.cat([part.flatten() for part in self])
 
     def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
-        """Return ``beta xi + (1 - beta) other`` for two tangent vectors at the same point."""
+        """Return ``beta xi + (1 - beta) other``, where ``xi`` is this tangent vector.
+
+        Both tangent vectors are at the same point.
+        """
         return _Tangent(*(beta * one + (1.0 - beta) * another for one, another in zip(self, other, strict=True)))
 
 
 def from_flat(row: Tensor, at: Point) -> _Tangent:
-    """Return the tangent vector with these coordinates.
+    """Return the tangent vector with the coordinates ``row``, ordered as in ``flat``.
 
-    ``Up`` and ``Vp`` are made orthogonal to the bases of the point.
+    ``Up`` and ``Vp`` are made orthogonal to the bases ``U`` and ``V`` of the point ``at``.
     """
     (m, r), n = at.u.shape, at.v.shape[0]
     k, up, vp = row.split([r * r, m * r, n * r])
@@ -225,14 +237,14 @@ def from_flat(row: Tensor, at: Point) -> _Tangent:
 
 
 def _orthogonal(xi: _Tangent, at: Point) -> _Tangent:
-    """Return ``xi`` with ``(I - U U^T) Up`` and ``(I - V V^T) Vp`` as ``Up`` and ``Vp``."""
+    """Return ``xi`` with ``Up`` replaced by ``(I - U U^T) Up``, and ``Vp`` likewise."""
     return _Tangent(xi.k, xi.up - at.u @ (at.u.T @ xi.up), xi.vp - at.v @ (at.v.T @ xi.vp))
 
 
 def from_products(gv: Tensor, gtu: Tensor, at: Point) -> _Tangent:
     """Return the projection ``P_T(G)`` of a matrix ``G`` to the tangent space.
 
-    It is computed from ``G V`` (m x r) and ``G^T U`` (n x r), where ``G`` is m x n.
+    ``gv`` is ``G V`` (m x r), ``gtu`` is ``G^T U`` (n x r), and ``G`` is m x n.
     """
     # K = U^T G V, Up = (I - U U^T) G V, Vp = (I - V V^T) G^T U.
     return _orthogonal(_Tangent(at.u.T @ gv, gv, gtu), at)
@@ -251,18 +263,19 @@ def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
 
 
 def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
-    """Return the retraction ``Retr_r(Z - rate xi)``.
+    """Return the retraction ``Retr(Z - rate xi)``, where ``Z`` is the point ``at``.
 
-    It is a truncated singular value decomposition of rank r.
+    It is the best approximation of rank r, by a truncated singular value decomposition.
     """
     # Z - rate xi = [U, Up] [[diag(s) - rate K, -rate I], [-rate I, 0]] [V, Vp]^T.
     return _moved(at.u, xi.up, torch.diag(at.s) - rate * xi.k, at.v, xi.vp, rate)
 
 
 def _moved(a: Tensor, ascent_a: Tensor, core: Tensor, b: Tensor, ascent_b: Tensor, rate: float) -> Point:
-    """Return the best low-rank approximation of ``A core B^T - rate (dA B^T + A dB^T)``.
+    """Return a low-rank approximation of ``A core B^T - rate (dA B^T + A dB^T)``.
 
-    ``dA`` is ``ascent_a`` and ``dB`` is ``ascent_b``. The rank is the number of columns of ``A``.
+    ``A`` is ``a``, ``B`` is ``b``, ``dA`` is ``ascent_a`` and ``dB`` is ``ascent_b``. The result is the best
+    approximation whose rank is the number of columns of ``A``.
     """
     # [A, dA] [[core, -rate I], [-rate I, 0]] [B, dB]^T.
     one = torch.eye(len(core), dtype=core.dtype, device=core.device)
@@ -284,8 +297,8 @@ def transported(xi: _Tangent, old: Point, new: Point) -> _Tangent:
 def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
     """Return the horizontal lift ``(dA, dB)`` of a tangent vector to balanced factors.
 
-    These are ``A = U s^1/2`` and ``B = V s^1/2``, which requires ``s > 0``. The lift satisfies ``dA B^T + A dB^T = xi``
-    and ``A^T dA = dB^T B``. ``dA`` is m x r and ``dB`` is n x r.
+    The balanced factors are ``A = U s^1/2`` and ``B = V s^1/2``; all ``s`` must be positive. The lift satisfies
+    ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``. ``dA`` is m x r and ``dB`` is n x r.
     """
     # X_ij = K_ij sqrt(s_j) / (s_i + s_j), (Y^T)_ij = sqrt(s_i) K_ij / (s_i + s_j).
     root, total = at.s.sqrt(), at.s[:, None] + at.s[None, :]
@@ -297,8 +310,8 @@ def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
 def noise_moment(s: Tensor, side: int, deviation: float) -> Tensor:
     """Return the diagonal of ``E dA^T dA / m``, the second moment of lifted noise.
 
-    ``dA`` (m x r) is the lift of noise whose coordinates have standard deviation ``deviation``. ``m`` is ``side``, and
-    there is one number for each of the ``r`` singular values ``s``.
+    ``dA`` (m x r) is the lift of noise whose coordinates have standard deviation ``deviation``. ``m`` is ``side``. The
+    result has one number for each of the ``r`` singular values ``s``.
     """
     # (tau^2/m) ((m - r)/s_j + sum_i s_j/(s_i + s_j)^2), with tau the deviation.
     crossed = (s[None, :] / (s[:, None] + s[None, :]).square()).sum(0)
@@ -306,7 +319,7 @@ def noise_moment(s: Tensor, side: int, deviation: float) -> Tensor:
 
 
 def _inverse_root(moment: Tensor, ridge: Tensor | float) -> Tensor:
-    """Return ``(M + ridge I)^-1/2`` for a symmetric matrix ``M``, the moment.
+    """Return ``(M + ridge I)^-1/2`` for the symmetric matrix ``M`` in ``moment``.
 
     Negative eigenvalues of ``M``, which come from rounding, count as zero.
     """
@@ -322,14 +335,13 @@ def _polar(matrix: Tensor) -> Tensor:
 
 # --- what is released, and the step ----------------------------------------------------------------
 
+# Largest Frobenius norm d of U^T U - I or V^T V - I when the losses of a batch are computed. If d is larger, the bases
+# were changed after the batch was drawn, which raises an error.
 LARGEST_DEVIATION = 1e-3
-"""How far from orthonormal (Frobenius norm of ``U^T U - I``) bases may be when the losses of a batch are computed.
-Others were changed after the batch was drawn, and raise an error."""
 
-OVERSTATEMENT = 8.0  # soundness
-"""The relative overstatement of squared norms, in units of that distance ``d``. What is summed has at most
-``1 + d (1 + d)`` times the squared norm that is computed, since ``|U^T M|^2 + |(I - U U^T) M|^2`` exceeds ``|M|^2`` by
-``<M, U (U^T U - I) U^T M>``."""
+# soundness: squared norms are increased by the factor 1 + OVERSTATEMENT d. The summand has at most 1 + d (1 + d) times
+# the computed squared norm, because |U^T M|^2 + |(I - U U^T) M|^2 exceeds |M|^2 by <M, U (U^T U - I) U^T M>.
+OVERSTATEMENT = 8.0
 
 
 def _orthonormality_error(at: Point) -> Tensor:
@@ -362,10 +374,11 @@ class _TrainedLowRank(Trained):
 
 
 class _TangentView(View):
-    """The view of PRISM: the projection ``P_T(G_j)`` of a gradient to the tangent space.
+    """The view of PRISM: the projection ``P_T(G_j)`` to the tangent space.
 
-    It is clipped over all modules, and noise is added to its coordinates. Its squared norm is the sum of two squares
-    without cancellation, ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``.
+    ``G_j`` is the gradient of record ``j``. The norm of the projection is clipped, and noise is added to the
+    coordinates of the sum. The squared norm is a sum of two squares,
+    ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, so no digits cancel.
     """
 
     def __init__(self, trained: _TrainedLowRank, plan: Plan, rank: int) -> None:
@@ -384,9 +397,9 @@ class _TangentView(View):
 
     @property
     def is_as_written(self) -> bool:
-        """Whether the factors are unchanged since the last step, by their version counters.
+        """Whether version counters show that the factors are as after the last step.
 
-        It is always False on a CPU, where the factors themselves are checked, which detects more changes.
+        The value is always False on a CPU. There the factors themselves are checked, which detects more changes.
         """
         if self.trained.weight.device.type == "cpu":
             return False
@@ -394,11 +407,14 @@ class _TangentView(View):
 
     @property
     def point(self) -> Point:
-        """The current low-rank matrix, without gradients."""
+        """The current low-rank matrix as its factors, without gradients."""
         return Point(*(factor.detach() for factor in self.trained.parameters))
 
     def refresh(self, streams: Streams) -> None:
-        """Orthonormalize bases that were loaded or edited; the matrix does not change."""
+        """Make the bases orthonormal if they were changed since the last step.
+
+        The low-rank matrix does not change.
+        """
         at = self.point
         # A smaller error is left as it is to save time: squared_norms includes it.
         if not self.is_as_written and _orthonormality_error(at) > 1e-5:
@@ -410,7 +426,8 @@ class _TangentView(View):
     def squared_norms(self) -> Tensor | None:
         """Return an upper bound on ``|P_T(G_j)|^2`` for each record.
 
-        The bound is also valid for bases that are not exactly orthonormal. It is None if no gradients were captured.
+        The bound is also valid for bases that are not exactly orthonormal. The result is None if no gradients were
+        captured.
         """
         captured = self.trained.take()
         if captured is None:
@@ -440,9 +457,9 @@ class _TangentView(View):
         return from_products(gv, gtu, Point(*map(per_example.exact, at))).flat()
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """Make one step on the manifold with the learning rate of the group.
+        """Make one step on the manifold, with the learning rate of the group.
 
-        Weight decay shrinks ``s``.
+        Weight decay, that of the group, reduces the singular values ``s``.
         """
         with torch.no_grad():
             at = self.point
@@ -463,11 +480,12 @@ class _TangentView(View):
             parameter.copy_(value)
 
     def adaptive(self, at: Point, xi: _Tangent, rate: float) -> Point:
-        """Return ``Retr(Z - lr (U_A B^T + A U_B^T))`` for balanced factors ``A`` and ``B``.
+        """Return ``Retr(Z - lr (U_A B^T + A U_B^T))``, with balanced factors ``A``, ``B``.
 
-        ``U_A = m_A (V_A + lam_A I)^-1/2``, and likewise ``U_B``. ``m_A`` is the lifted momentum, ``V_A`` (r x r) is the
-        second moment of the lifted releases, and ``lam_A`` is the ridge. The factors are rotated by the orthogonal
-        matrix that brings them closest to the last ones, so that the second moments remain valid.
+        The update of ``A`` is ``U_A = m_A (V_A + lam_A I)^-1/2``, and likewise ``U_B``. ``m_A`` is the lifted momentum,
+        ``V_A`` (r x r) is the second moment of the lifted releases, and ``lam_A`` is the ridge. Both factors are first
+        rotated by the orthogonal matrix that brings them closest to the factors of the last step. So second moments of
+        different steps can be averaged.
         """
         assert self.moment is not None
         root = at.s.sqrt()
@@ -493,7 +511,7 @@ class _TangentView(View):
 
 
 def _check_prism_layer(algorithm: str, trained: Trained) -> None:
-    """Raise an error unless the algorithm is PRISM and the tensor is of a PRISM layer.
+    """Raise an error unless the algorithm is PRISM and the tensor is in a PRISM layer.
 
     The error is :class:`InvalidParameterError`.
     """

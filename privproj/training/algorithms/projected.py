@@ -1,9 +1,10 @@
-"""Random projections: M2, M2 with projected clipping, projected DP-SGD and Flora.
+"""Define algorithms with random projections: M2, two variants, and Flora.
 
-All of them project the inputs of every trained matrix. Flora may use a sketch for several releases, and the others draw
-a new projection for every release. M2 clips the norm of the whole gradient and sums the projected gradient. Only M2 has
-a smaller epsilon due to its fresh projections, which may be public. The others clip what they sum and are accounted as
-the Gaussian mechanism. The mechanism ``m1`` clips, projects, and then adds noise; no algorithm here does that.
+The variants are M2 with projected clipping and projected DP-SGD. All algorithms project the inputs of every trained
+matrix. Flora may use one sketch for several releases. The others draw a new projection for every release. M2 clips the
+norm of the whole gradient and sums the projected gradient. Its fresh projections, which may be public, make epsilon
+smaller than that of DP-SGD. The others clip the norm of the gradient that they sum, and are accounted as the Gaussian
+mechanism. No algorithm corresponds to the mechanism ``m1``, which clips, projects, and then adds noise.
 """
 
 from collections import Counter
@@ -29,9 +30,9 @@ class Projected(View):
     not be drawn. The norm of the whole gradient ``G_j`` is clipped.
 
     The update is post-processing: ``(d/r) S Q^T`` in the Haar frame, and ``S (R R^T/r) Q^T`` in the Wishart frame. With
-    projected clipping, ``sqrt(d/r) Q`` replaces ``Q`` in the sum and in the clipped norm. A projected gradient then has
-    the expected squared norm of the whole one, so one clipping norm serves both. In the Haar frame its update is
-    ``sqrt(d/r) S Q^T`` (C38: utility of projections).
+    projected clipping, ``sqrt(d/r) Q`` replaces ``Q`` in the sum, and the norm of ``sqrt(d/r) G_j Q`` is clipped. Its
+    expected square is ``|G_j|^2``, so the same clipping norm is suitable as for whole gradients. The update in the Haar
+    frame is then ``sqrt(d/r) S Q^T`` (C38: utility of projections).
     """
 
     clips_what_it_sums, is_orthogonal = False, True
@@ -75,20 +76,20 @@ class Projected(View):
 
 
 class _ProjectedClip(Projected):
-    """The view of M2 with projected clipping: the norm of ``sqrt(d/r) G_j Q`` is clipped.
+    """The view of M2 with projected clipping: clips and sums ``sqrt(d/r) G_j Q``.
 
-    The same product is summed.
+    ``Q``, ``d`` and ``r`` are as in :class:`Projected`.
     """
 
     clips_what_it_sums = True
 
 
 class _ProjectedDPSGD(View):
-    """The view of projected DP-SGD: ``G_j A^T A`` is clipped, summed and noised.
+    """The view of projected DP-SGD: ``G_j A^T A`` is clipped and summed.
 
-    ``A`` (rank x inputs) is fresh in each release, has entries N(0, 1/rank), and may be public. The update is the
-    release times ``P_A``, the projection onto the range of ``A^T``. That range contains the whole sum, so this removes
-    only noise (post-processing; C38: utility of projections).
+    ``A`` (rank x inputs) is fresh in each release, has entries N(0, 1/rank), and may be public. Noise is added to the
+    whole sum. The update is the release times ``P_A``, the projection onto the range of ``A^T``. The rows of the sum
+    are in this range, so the projection removes only noise (post-processing; C38: utility of projections).
     """
 
     def refresh(self, streams: Streams) -> None:
@@ -100,25 +101,25 @@ class _ProjectedDPSGD(View):
         self.q = torch.linalg.qr(self.a.T.double())[0].to(self.a)
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return ``x A^T A``, which is used for the norm and for the sum.
+        """Return ``x A^T A``.
 
         The last dimension of ``x`` has the inputs.
         """
         return (x @ self.a.T) @ self.a
 
     def update(self, mean: Tensor) -> Update:
-        """Return the released mean ``Y`` times ``P_A``, as the factors ``Y Q`` and ``Q^T``."""
+        """Return the released mean ``Y`` times ``P_A``, as ``Y Q`` and ``Q^T``."""
         return mean @ self.q, self.q.T
 
 
 class _Flora(Projected):
     """The view of Flora, whose momentum ``m`` is in the space of a random sketch.
 
-    The release ``R = sum_j c_j G_j A^T + sigma Xi`` (outputs x rank) is clipped after the projection. The updates are
-    ``m <- beta m + (1 - beta) R / (q N)`` and ``W <- W - lr m A``. The sketch ``A`` (rank x inputs, entries N(0,
-    1/rank)) is drawn again after every ``every`` steps. Then the momentum is transferred by ``m <- m A_old A^T``, which
-    is unbiased because ``E A^T A = I``. Transfer and lift are post-processing, so for any ``every`` this is the
-    subsampled Gaussian mechanism (C3: Gaussian profile; C17: subsampling).
+    The sketch ``A`` is rank x inputs with entries N(0, 1/rank). The release is ``R = sum_j c_j G_j A^T + sigma Xi``
+    (outputs x rank), and the norm of ``G_j A^T`` is clipped. The updates are ``m <- beta m + (1 - beta) R / (q N)`` and
+    ``W <- W - lr m A``. After every ``every`` steps a new sketch ``A`` is drawn, and the momentum is transferred by
+    ``m <- m A_old A^T``. This is unbiased because ``E A^T A = I``. The transfer and ``m A`` are post-processing, so for
+    any ``every`` this is the subsampled Gaussian mechanism (C3: Gaussian profile; C17: subsampling).
     """
 
     clips_what_it_sums, is_orthogonal = True, False
@@ -126,7 +127,7 @@ class _Flora(Projected):
     moment: Tensor | None = None
 
     def refresh(self, streams: Streams) -> None:
-        """Draw a new sketch if the old one has served its steps, and transfer the momentum."""
+        """Draw a new sketch after every ``every`` steps, and transfer the momentum to it."""
         if self.age % self.plan.algorithm.every == 0:
             shape = self.rank, self.trained.shape[1]
             # A = N/sqrt(r).
@@ -150,11 +151,11 @@ class _Flora(Projected):
 
 
 def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian | M2:
-    """Return the mechanism M2 of all tensors, without its noise multiplier.
+    """Return the mechanism M2 of all tensors, without a noise multiplier.
 
-    With per-layer clipping, a tensor with no more inputs than its rank is accounted as unprojected. Raises
-    :class:`InvalidParameterError` with joint clipping if a tensor is not projected, because the bound would then be no
-    smaller than that of DP-SGD.
+    With per-layer clipping, a tensor whose rank is at least the number of its inputs is accounted as unprojected. With
+    joint clipping, an unprojected tensor raises :class:`InvalidParameterError`, because epsilon would not be smaller
+    than that of DP-SGD.
     """
     if shares is None:
         _check_ranks(shapes, ranks)
@@ -172,9 +173,10 @@ def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[flo
 
 
 def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
-    """Raise an error unless every tensor is projected to fewer dimensions than its inputs.
+    """Raise an error unless every rank is below the number of inputs of its tensor.
 
-    A single tensor may have a rank equal to its inputs. The error is :class:`InvalidParameterError`.
+    If there is a single tensor, its rank may equal the number of its inputs. The error is
+    :class:`InvalidParameterError`.
     """
     for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):

@@ -1,6 +1,6 @@
-"""Projected descent without noise, a counterexample for audits.
+"""Define projected descent without noise, a counterexample for audits.
 
-It is not in the registry of algorithms. No theorem bounds its epsilon, so ``epsilon`` always raises an error.
+It is not in the list of algorithms. No theorem bounds epsilon of this method, so ``epsilon`` always raises an error.
 """
 
 from typing import NoReturn

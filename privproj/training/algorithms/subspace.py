@@ -1,7 +1,7 @@
-"""DP-SFT: training within a subspace of all weights, from releases or public data.
+"""Define DP-SFT: training within a low-dimensional subspace of all weights.
 
-The coordinates of a record's gradient in the subspace are clipped, summed and noised. If the subspace was computed from
-private data, the releases for it are accounted too.
+The coordinates of each record's gradient in the subspace are clipped and summed, and noise is added. The subspace comes
+from public data or from earlier private releases, which are accounted too.
 """
 
 from dataclasses import dataclass
@@ -69,11 +69,11 @@ def leading(rows: Tensor, k: int) -> Tensor:
     """Return the leading right singular vectors of a matrix of snapshots.
 
     Args:
-        rows: The snapshots ``A``, snapshots x weights.
-        k: The number of directions, at least 1.
+        rows: The matrix, snapshots x weights.
+        k: The number of singular vectors, at least 1.
 
     Returns:
-        Orthonormal columns, weights x ``k``; fewer if the snapshots have a smaller rank.
+        Orthonormal columns, weights x ``k``. There are fewer columns if the matrix has a smaller rank.
 
     Raises:
         InvalidParameterError: All snapshots are zero, one is not finite, or ``k`` is outside its range.
@@ -103,12 +103,12 @@ def leading(rows: Tensor, k: int) -> Tensor:
 class Trajectory:
     """Snapshots ``Theta_t - Theta_0`` of the weights of a private run.
 
-    They determine a subspace of ``k`` directions. Snapshots are computed from releases only, so the subspace has no
-    privacy cost besides that of the run.
+    ``Theta_t`` are the weights after ``t`` steps. The snapshots determine a subspace of ``k`` directions. They are
+    computed from releases only, so the subspace has no privacy cost in addition to that of the run.
 
     Args:
         optimizer: The private optimizer of the run, from :func:`make_private`, before its first step.
-        k: The number of directions, at least 1 and at most the number of steps. There is a snapshot after every
+        k: The number of directions, at least 1 and at most the number of steps. A snapshot is taken after every
             ``floor(steps/k)`` steps.
 
     Raises:
@@ -153,13 +153,13 @@ class Trajectory:
             self.rows.append(flat_weights(optimizer._trained) - self.start)
 
     def subspace(self) -> Subspace:
-        """Return the subspace of the snapshots, with the account of the finished run.
+        """Return the subspace that the snapshots span, with the account of the run.
 
         Returns:
             A :class:`Subspace` of source "dp" with at most ``k`` directions.
 
         Raises:
-            InvalidParameterError: The run has steps left, or no snapshot differs from the start.
+            InvalidParameterError: The run has steps left, or all snapshots are zero.
         """
         if self.optimizer.steps_done < self.optimizer.plan.steps:
             left = self.optimizer.plan.steps - self.optimizer.steps_done
@@ -175,7 +175,7 @@ def flat_weights(trained: list[Trained]) -> Tensor:
 
 
 class _SubspaceView(View):
-    """The view of DP-SFT: the coordinates ``z_j = P^T vec(G_j)`` over all trained tensors.
+    """The view of DP-SFT: the coordinates ``z_j = P^T vec(G_j)`` of the gradient.
 
     ``P`` (weights x k) is the basis of the subspace, and ``G_j`` is the gradient of record ``j``.
     """
