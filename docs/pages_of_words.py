@@ -32,7 +32,7 @@ REQUIREMENTS = """# Requirements and assumptions
 
 This page lists what your program must do, and what your data must satisfy, for a number to hold. The output lists
 requirements by these names under `requires`, and assumptions on the data in full under `assumes`. privproj cannot check
-them."""
+them. C is the clipping norm, and z is the noise multiplier. For a sketch, Q is the query matrix that is sketched."""
 PUBLISHED = """# Published methods
 
 This page lists which mechanism of privproj accounts for a published training method. `privproj explain NAME` prints one
