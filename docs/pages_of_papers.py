@@ -12,9 +12,9 @@ HEADER = "<!-- Written by docs/build.py from cli/papers.toml and the registry: e
 
 PAPERS = """# Papers
 
-This page lists the theorems, figures, tables and algorithms of the source papers. Each item has a verdict and, if possible, a
-command and its value. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries. A test runs each command
-and compares its value.
+This page lists the theorems, figures, tables and algorithms of the source papers. Each item has a verdict and, if
+possible, a command and its value. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries. A
+test runs each command and compares its value.
 
 | verdict | meaning |
 | --- | --- |
@@ -37,10 +37,11 @@ $ privproj compare m2 --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0
 $ privproj sweep examples/m2-ranks.toml -o figure.csv --plot figure.svg
 ```
 
-In the tables, the column *published* has the value of the formula of the paper. The column *privproj* has the value of the
-bound in parentheses for the same release. The values are epsilons unless the cell names another quantity. `-` means that
-there is no value. Below each table, a list has the commands, the reasons of the verdicts, and the differences between
-privproj and the paper. *The copy we had* is the text of the paper from which privproj was written."""
+In the tables, the column *published* has the value of the formula of the paper. The column *privproj* has the value of
+the bound in parentheses for the same release. The values are epsilons unless the cell names another quantity. `-`
+means that there is no value. Below each table, a list has the commands, the reasons of the verdicts, and the
+differences between privproj and the paper. *The copy we had* is the text of the paper from which privproj was
+written."""
 
 
 def paper_pages() -> dict[Path, str]:
@@ -64,9 +65,8 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
     if "proof" in item:
         verdict += f" ([{item['proof']}](proofs.md#{item['proof'].lower()}))"
     improved = f"{item['improved_value']:.7g} ({item['improved']})" if "improved" in item else "-"
-    return tuple(
-        map(_cell, (item["name"], item["subject"], verdict, value_text(item).removesuffix(" (epsilon)") or "-", improved))
-    )
+    published = value_text(item).removesuffix(" (epsilon)") or "-"
+    return tuple(map(_cell, (item["name"], item["subject"], verdict, published, improved)))
 
 
 def details(item: dict[str, Any]) -> str:

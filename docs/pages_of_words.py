@@ -35,9 +35,10 @@ requirements by these names under `requires`, and assumptions on the data in ful
 them. C is the clipping norm, and z is the noise multiplier. For a sketch, Q is the query matrix that is sketched."""
 PUBLISHED = """# Published methods
 
-This page lists the mechanism of privproj that accounts for each published training method. `privproj explain NAME` prints one
-row. Before you choose a row, read the code of your implementation: the order of clipping, noise and projection decides, not the
-name. In the table, C is the clipping norm, and z is the noise multiplier. [How to choose](how-to-choose.md) describes the mechanisms."""
+This page lists the mechanism of privproj that accounts for each published training method. `privproj explain NAME`
+prints one row. Before you choose a row, read the code of your implementation: the order of clipping, noise and
+projection decides, not the name. In the table, C is the clipping norm, and z is the noise multiplier. [How to
+choose](how-to-choose.md) describes the mechanisms."""
 
 
 def word_pages() -> dict[Path, str]:

@@ -14,8 +14,8 @@ class _MixingRequirement(RequirementText):
 
     CLIPPED_ROWS = (
         "clipped-rows",
-        "Every record is one row of the matrix X. The norm of each row is clipped to B before anything is computed from "
-        "X.",
+        "Every record is one row of the matrix X. The norm of each row is clipped to B before anything is computed "
+        "from X.",
     )
     NOISE_BY_EIGENVALUE = (
         "noise-by-eigenvalue",
