@@ -34,21 +34,26 @@ TEXT = """\
 
 # Results against mpmath
 
-**All {compared} results are on the safe side of the reference value.** This includes their lower bounds. The
-relative error is at most {error}, except for two Renyi bounds of the sketch at deltas below 1e-300. Their error is
-at most {loose}.
+This page compares {compared} results of privproj with reference values. Most results are an epsilon or a delta of one
+bound at one setting of its parameters. The reference values come from independent implementations in mpmath
+(`privproj/reference`), with 14 to 50 digits.
 
-The reference values come from independent implementations in mpmath (`privproj/reference`), with 14 to 50 digits. The
-settings include dimensions up to 1e6, ranks 1 and d - 1, misalignment 1e-12, epsilon 0 and 50, and up to 1e6
+**All {compared} results are on the safe side of the reference value**: upper bounds are not below, and lower bounds
+are not above. The relative error is at most {error}, with one exception. For two Renyi bounds of the sketch
+(`rdp-best` and `rdp-tight`), the error is at most {loose}, at deltas below 1e-300.
+
+The settings include dimensions d up to 1e6, ranks 1 and d - 1, misalignment 1e-12, epsilon 0 and 50, and up to 1e6
 releases.
 
 {table}
 
-An error is relative to the reference value. For a delta below 1e-290, it is the error of its logarithm. A margin is
-the relative distance of the result, or of its lower bound, to the reference value on the safe side. It is 0 if both
-agree.
+The relative error is the difference between result and reference value, divided by the reference value. For a delta
+below 1e-290, the table has the relative error of the logarithm of delta. The smallest margin is the smallest relative
+distance from a result, or from its lower bound, to the reference value. A margin of 0 means that a result equals the
+reference value.
 
-{missing} settings have no comparison: the reference value takes more than {seconds} s, or no finite value exists.
+The other {missing} settings have no comparison, because the reference value takes more than {seconds} s, or because no
+finite value exists.
 
 `python benchmarks/reference_suite.py --write` repeats the comparison, prints a row for each bound and writes this
 page.

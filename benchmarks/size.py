@@ -18,7 +18,7 @@ USES = {
     "mpmath": "values outside the range of double precision: Wishart mechanisms, certificates",
     "click": "command line",
     "dp-accounting": "phases given as dp-accounting events; other queries do not need it",
-    "numba": "compiled code for tables of 400 or more rows, such as the optimization over `tau`",
+    "numba": "compiled code for tables of 400 or more rows, for example in the bound `beta-tail` of `m2`",
 }
 
 # first query of each kind
@@ -86,14 +86,14 @@ def rows():
 
 
 def main():
-    """Print the table."""
+    """Print the table and the total."""
     found = sorted(rows(), key=lambda row: -row[1])
     print("| package | MB | purpose | loaded by |\n| --- | --- | --- | --- |")
     for name, size, sentence, kinds in found:
         print(f"| {name} | {size:.1f} | {sentence} | {kinds} |")
     compiled = sum(megabytes(row[0], bytecode=True) for row in found)
-    print(f"| bytecode of all | {compiled:.1f} | compiled by pip during installation | |")
-    print(f"| all | {sum(row[1] for row in found) + compiled:.0f} | | |")
+    total = sum(row[1] for row in found) + compiled
+    print(f"\nBytecode that pip compiles during installation adds {compiled:.1f} MB, so the total is {total:.0f} MB.")
 
 
 if __name__ == "__main__":

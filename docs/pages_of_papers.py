@@ -12,23 +12,24 @@ HEADER = "<!-- Written by docs/build.py from cli/papers.toml and the registry: e
 
 PAPERS = """# Papers
 
-Every theorem, figure, table and algorithm of the source papers: a command, its value and a verdict. `privproj papers
-PAPER` and `privproj explain "Theorem 5"` print the same. A test runs each command and compares its value.
+This page lists the theorems, figures, tables and algorithms of the source papers. Each item has a verdict and, if
+possible, a command and its value. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries. A
+test runs each command and compares its value.
 
 | verdict | meaning |
 | --- | --- |
 | proved | privproj has a complete proof |
-| conditional | proved under an assumption on the data |
+| conditional | privproj has a complete proof under an assumption on the data |
 | refuted | a counterexample exists; the value is not a guarantee |
-| constant not given | the paper leaves a constant open |
-| standard | a known fact that privproj uses |
-| reproduced | privproj runs it |
-| partly reproduced | privproj runs a part of it, or runs it on other data |
-| not confirmed | on the data at hand, privproj finds something else |
-| not implemented | privproj does not have it |
+| constant not given | the paper does not state a constant, so no number follows |
+| standard | the item is a known fact |
+| reproduced | privproj implements the item |
+| partly reproduced | privproj implements a part of the item, or ran it on other data |
+| not confirmed | experiments with privproj, on other data than in the paper, had another result |
+| not implemented | privproj does not implement the item |
 
-`privproj papers PAPER --csv` writes the published and the improved values side by side. `privproj compare` prints all
-bounds of one query (`--csv` for a table), and `privproj sweep --plot` draws them against a parameter:
+`privproj papers PAPER --csv` prints the published and the improved values side by side. `privproj compare` prints all
+bounds of one query (`--csv` for a table), and `privproj sweep --plot` draws the bounds against a parameter:
 
 ```
 $ privproj papers 2601.21719 --csv
@@ -36,8 +37,11 @@ $ privproj compare m2 --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0
 $ privproj sweep examples/m2-ranks.toml -o figure.csv --plot figure.svg
 ```
 
-The column *published* has the value of the paper's own formula. The column *privproj* has the value of the named bound
-for the same release. An empty cell means that no such value is listed."""
+In the tables, the column *published* has the value of the formula of the paper. The column *privproj* has the value of
+the bound in parentheses for the same release. The values are epsilons unless the cell names another quantity. `-`
+means that there is no value. Below each table, a list has the commands, the reasons of the verdicts, and the
+differences between privproj and the paper. *The copy we had* is the text of the paper from which privproj was
+written."""
 
 
 def paper_pages() -> dict[Path, str]:
@@ -51,9 +55,8 @@ def section(paper: dict[str, Any]) -> str:
     early = " (early version)" if paper["number"].endswith("early") else ""
     title = f"## {paper['title']}\n\narXiv {paper['number'].partition('-')[0]}{early}. {paper.get('note', '')}".rstrip()
     rows = [f"| {' | '.join(cells(item))} |\n" for item in paper["item"]]
-    values = "Values are epsilon unless another quantity is named. The command below has the parameters.\n\n"
     table = "| item | subject | verdict | published | privproj |\n| --- | --- | --- | --- | --- |\n" + "".join(rows)
-    return f"{title}\n\n{values}{table}\n{''.join(map(details, paper['item']))}"
+    return f"{title}\n\n{table}\n{''.join(map(details, paper['item']))}"
 
 
 def cells(item: dict[str, Any]) -> tuple[str, ...]:
@@ -61,15 +64,15 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
     verdict = item["verdict"]
     if "proof" in item:
         verdict += f" ([{item['proof']}](proofs.md#{item['proof'].lower()}))"
-    improved = f"{item['improved_value']:.7g} ({item['improved']})" if "improved" in item else ""
-    return tuple(
-        map(_cell, (item["name"], item["subject"], verdict, value_text(item).removesuffix(" (epsilon)"), improved))
-    )
+    improved = f"{item['improved_value']:.7g} ({item['improved']})" if "improved" in item else "-"
+    published = value_text(item).removesuffix(" (epsilon)") or "-"
+    return tuple(map(_cell, (item["name"], item["subject"], verdict, published, improved)))
 
 
 def details(item: dict[str, Any]) -> str:
     """Return the command, the reason and the deviation of an item; empty if it has none."""
-    lines = [f"`{item[key]}`" for key in ("command", "figure") if key in item]
+    commands = " and ".join(f"`{item[key]}`" for key in ("command", "figure") if key in item)
+    lines = [f"{commands}."] if commands else []
     lines += [as_sentence(item[key]) for key in ("reason", "deviation") if item.get(key)]
     return f"* **{item['name']}.** {' '.join(map(_cell, lines))}\n" if lines else ""
 

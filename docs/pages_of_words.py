@@ -32,12 +32,13 @@ REQUIREMENTS = """# Requirements and assumptions
 
 This page lists what your program must do, and what your data must satisfy, for a number to hold. The output lists
 requirements by these names under `requires`, and assumptions on the data in full under `assumes`. privproj cannot check
-them."""
+them. C is the clipping norm, and z is the noise multiplier. For a sketch, Q is the query matrix that is sketched."""
 PUBLISHED = """# Published methods
 
-This page lists which mechanism of privproj accounts for a published training method. `privproj explain NAME` prints one
-row. Read the code of an implementation before you choose. The order of clipping, noise and projection decides, not the
-name. C is the clipping norm, and z the noise multiplier."""
+This page lists the mechanism of privproj that accounts for each published training method. `privproj explain NAME`
+prints one row. Before you choose a row, read the code of your implementation: the order of clipping, noise and
+projection decides, not the name. In the table, C is the clipping norm, and z is the noise multiplier. [How to
+choose](how-to-choose.md) describes the mechanisms."""
 
 
 def word_pages() -> dict[Path, str]:
@@ -84,7 +85,7 @@ def _methods() -> str:
         advice = f"{mistake[0].upper()}{mistake[1:]}{_refuted(m.refuted)}"
         cells = ", ".join((m.name, *m.also)), m.released, m.accounted, advice, m.source
         rows.append(f"| {' | '.join(map(_prose, cells))} |\n")
-    heads = "| method | what it releases | how to account for it | common mistake, or caution | source |\n"
+    heads = "| method | release | accounting | common mistake, or caution | source |\n"
     return heads + "| --- | --- | --- | --- | --- |\n" + "".join(rows)
 
 

@@ -31,21 +31,21 @@ class Requirement(RequirementText):
     # sampling
     POISSON_SAMPLING = (
         "poisson-sampling",  # C17
-        "Each record is in each batch independently, with the same probability, and nobody learns which records a "
-        "batch has. Batches differ in size. Shuffling the data and splitting it into batches is not Poisson "
+        "Each record is in each batch independently, with the same probability, and nobody learns which records are "
+        "in a batch. Batches differ in size. Shuffling the data and splitting it into batches is not Poisson "
         "sampling.",
     )
     FIXED_SIZE_SAMPLING = (
         "fixed-size-sampling",  # C17
         "Each batch is a uniformly random subset of fixed size, drawn independently of all other batches, and "
-        "nobody learns which records it has. Shuffling the data and splitting it into batches is not fixed-size "
-        "sampling.",
+        "nobody learns which records are in a batch. Shuffling the data and splitting it into batches is not "
+        "fixed-size sampling.",
     )
     BALLS_IN_BINS_SAMPLING = (
         "balls-in-bins-sampling",  # C25
-        "In each epoch each record picks its batch (or its K batches) uniformly at random, in secret, and "
-        "independently of other records and other epochs. An empty batch is released too. Sums are divided by a "
-        "public constant.",
+        "In each epoch your loader assigns each record to one batch (or to K batches) uniformly at random, in secret, "
+        "and independently of other records and other epochs. An empty batch is released too, as noise. Sums are "
+        "divided by a public constant.",
     )
     FIXED_POSITIONS = (
         "fixed-positions",  # C17: under add-remove every later batch would shift
@@ -55,13 +55,14 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "Under zero-out and replace, the number of records is public, because neighboring datasets have the same "
-        "number. Under add-remove, their numbers differ. Then fix the sampling rate, the number of steps and the "
-        "divisor of the sums as constants, without using the number of records.",
+        "Under zero-out and replace, neighboring datasets have the same number of records, so this number is public. "
+        "Under add-remove, the number of records is private: fix the sampling rate, the number of steps and the "
+        "divisor of the sums as constants, without using it.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
-        "If more than max_batch_size records are sampled, the ones that are dropped are chosen uniformly at random.",
+        "If a sampled batch has more records than the maximum batch size, the dropped records are chosen uniformly at "
+        "random.",
     )
     ONE_RECORD_PER_USER = (
         "one-record-per-user",  # a group size is an assumption on the data instead
@@ -75,19 +76,19 @@ class Requirement(RequirementText):
     # clipping and noise
     PER_RECORD_CLIPPING = (
         "per-record-clipping",
-        "Everything that is released of one record is clipped jointly to the norm C. Every release adds fresh "
-        "noise with standard deviation z times the sensitivity.",
+        "All parts of the contribution of a record to a release are clipped together to the norm C. Every release adds "
+        "fresh noise. The standard deviation of the noise is the noise multiplier z times the sensitivity.",
     )
     FULL_GRADIENT_CLIPPING = (
         "full-gradient-clipping",
         "The whole gradient of each record is clipped to the norm C before it is projected. Clipping the gradients "
-        "of LoRA's factors is not enough. Every release adds fresh Gaussian noise with standard deviation z times the "
-        "sensitivity.",
+        "of LoRA's factors is not enough. Every release adds fresh Gaussian noise. The standard deviation of the noise "
+        "is the noise multiplier z times the sensitivity.",
     )
     PER_LAYER_CLIPPING = (
         "per-layer-clipping",
-        "Each layer is clipped separately. The sensitivity is computed from C, where C^2 is the sum of the squared "
-        "clipping norms of the layers.",
+        "Each layer is clipped separately. The clipping norm C of the sensitivity is the square root of the sum of the "
+        "squared clipping norms of the layers.",
     )
     CLIPPING_BEFORE_SKETCH = (
         "clipping-before-sketch",
@@ -95,14 +96,15 @@ class Requirement(RequirementText):
     )
     NOISE_AT_ADAPTED_CLIP = (
         "noise-at-adapted-clip",  # C31
-        "The clipping norm may depend on earlier releases. The noise on the sum is the noise multiplier times the "
-        "sensitivity at the clipping norm of the same step.",
+        "The clipping norm may depend on earlier releases. The standard deviation of the noise on the sum is the noise "
+        "multiplier times the sensitivity at the clipping norm of the same step.",
     )
     CENTERED_COUNT = (
         "centered-count",  # C31
         "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch, where b_i is 1 if record i "
         "was not clipped and 0 if it was. One record then contributes 1/2 in absolute value. In a sum of b_i, "
-        "one record contributes up to 1, which needs twice the noise. Subtracting a constant does not help.",
+        "one record contributes up to 1, which needs twice the noise. Subtracting a constant from this sum does not "
+        "change that.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
@@ -111,8 +113,8 @@ class Requirement(RequirementText):
     )
     REPLACE_SENSITIVITY = (
         "replace-sensitivity",
-        "Under the relation replace the sensitivity is 2C, because one record takes the place of another. A noise "
-        "multiplier is the noise standard deviation (for Laplace noise its scale) over 2C.",
+        "Under the relation replace the sensitivity is 2C, because one record takes the place of another. The noise "
+        "multiplier is the standard deviation of the noise (for Laplace noise, the scale) divided by 2C.",
     )
 
     # projections and sketches
@@ -133,7 +135,7 @@ class Requirement(RequirementText):
     )
     FRESH_PROJECTION_PER_BATCH = (
         "fresh-projection-per-batch",
-        "A new projection is drawn for each batch. The batches of one epoch must not share one.",
+        "A new projection is drawn for each batch. Two batches of one epoch must not share a projection.",
     )
     INDEPENDENT_LAYER_PROJECTIONS = (
         "independent-layer-projections",  # C6: with one projection the captured shares add up
@@ -141,8 +143,8 @@ class Requirement(RequirementText):
     )
     KNOWN_PROJECTION = (
         "known-projection",  # C4
-        "The value is the exact one against an adversary who sees the projection. If the projection is secret, "
-        "the value is an upper bound.",
+        "The result is exact against an adversary who sees the projection. If the projection is secret, the result is "
+        "an upper bound.",
     )
     PUBLIC_SUBSPACE = (
         "public-subspace",
@@ -162,21 +164,22 @@ class Requirement(RequirementText):
     )
     SECRET_MATRIX = (
         "secret-matrix",
-        "The random matrix is never released, and nothing else that was computed from it is released.",
+        "The random matrix is never released. Apart from the release of the mechanism, nothing that was computed from "
+        "the matrix is released.",
     )
     SECRET_SKETCH = (
         "secret-sketch",
-        "The sketching matrix is secret and freshly sampled for each release, and used once. Nothing else that was "
-        "computed from it is released.",
+        "The sketching matrix is secret, freshly sampled for each release, and used once. Apart from the sketch, "
+        "nothing that was computed from the matrix is released.",
     )
     SKETCHED_VECTOR = (
         "sketched-vector",  # C14: what is computed with the matrix again, such as A^T times the sketch, is not covered
-        "Each sketch is of one vector: Q has one row. The program releases the sketch itself and does not multiply it "
-        "by the transposed secret matrix.",
+        "Each sketch is of one vector: the query matrix Q has one row. The program releases the sketch itself and does "
+        "not multiply it by the transposed secret matrix.",
     )
     QUERY_INDEPENDENT_OF_SKETCH = (
         "query-independent-of-sketch",
-        "The query does not depend on the sketching matrix.",
+        "The query, from which the sketch is computed, does not depend on the sketching matrix.",
     )
 
     # schedules and ledgers
@@ -192,18 +195,18 @@ class Requirement(RequirementText):
     )
     FIXED_FILTER = (
         "fixed-filter",  # C35
-        "The order and the budget of the filter are fixed before the first release. Noise, sampling rate, rank, "
-        "clipping norm and the decision to stop may depend on earlier releases, and on nothing else of the data.",
+        "The Renyi order and the budget of the filter are fixed before the first release. Noise, sampling rate, rank, "
+        "clipping norm and the decision to stop may depend on earlier releases, but not on the data in any other way.",
     )
     ONLY_THIS_RUN = (
         "only-this-run",
-        "Only this run is counted, because there is no ledger. Any other training, hyperparameter search or query "
-        "on the same records adds to it.",
+        "Epsilon counts only this run, because there is no ledger. Any other training, hyperparameter search or query "
+        "on the same records adds to epsilon.",
     )
     ONLY_THIS_LEDGER = (
         "only-this-ledger",
-        "Only the releases in one ledger are counted. Any other training, hyperparameter search or query on the "
-        "same records adds to them.",
+        "Epsilon counts only the releases in one ledger. Any other training, hyperparameter search or query on the "
+        "same records adds to epsilon.",
     )
 
     # selection of the best run (C34)
@@ -240,8 +243,8 @@ class Requirement(RequirementText):
     )
     NOISE_OVER_CLIP = (
         "noise-over-clip",
-        "In dp-accounting events a noise multiplier is the noise standard deviation over the clipping norm of one "
-        "record. Under replace this norm is half of the sensitivity.",
+        "In dp-accounting events, a noise multiplier is the standard deviation of the noise divided by the clipping "
+        "norm of one record. Under replace, the sensitivity is twice this norm.",
     )
 
 

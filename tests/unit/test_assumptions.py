@@ -263,7 +263,7 @@ def test_laplace_noise_multiplier_is_scale(run):
     """With a standard deviation entered as the scale, epsilon would be sqrt(2) times too small."""
     out = " ".join(run("epsilon laplace --noise-multiplier 2 --relation replace --clip 3 --delta 1e-5 -v")[1].split())
     assert "noise multiplier = scale/(2C)" in out and "sigma/(2C)" not in out
-    assert "(for Laplace noise its scale) over 2C" in out and "sqrt(2) 2 z C = 16.98" in out
+    assert "(for Laplace noise, the scale) divided by 2C" in out and "sqrt(2) 2 z C = 16.98" in out
 
 
 def test_replace_states_meaning_of_noise_multiplier(run):

@@ -15,7 +15,7 @@ class _ProbeRequirement(RequirementText):
     FRESH_PROBES = (
         "fresh-probes",
         "Probes are the random vectors from which gradient norms are estimated. New ones are drawn for each release, "
-        "independently of the data and of everything that the gradients depend on.",
+        "independently of the data and of everything that the gradients depend on, such as the model.",
     )
     FULL_GRADIENT_NORM = (
         "full-gradient-norm",

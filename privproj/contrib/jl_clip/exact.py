@@ -127,7 +127,7 @@ def distribution(mechanism: JLClip) -> InverseGamma:
 EXACT = Bound(
     name="exact",
     mechanism=JLClip,
-    summary="exact for one record if the adversary sees the probes, over vectors of any norm",
+    summary="exact for one record if the adversary sees the probes (random vectors that estimate gradient norms)",
     formula="delta(eps) = E[h_eps(mu^2 r / chi2_r)], mu = 1/z, h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: distribution of the clipped norm as the norm of the record grows, for arXiv 2102.03013",
     proof="C32",
@@ -152,7 +152,7 @@ def _check_probes(mechanism: JLClip) -> None:
 ANY_RECORDS = Bound(
     name="any-records",
     mechanism=JLClip,
-    summary="replace relation and several records per user, with dependent estimates of the norms",
+    summary="bound for the replace relation and for several records per user",
     formula="delta(eps) = min_p E[g_p(mu^2 r / chi2_r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C32",

@@ -171,7 +171,7 @@ class _BoundOfSecretProbes(Bound):
 SECRET_PROBES = _BoundOfSecretProbes(
     name="secret-probes",
     mechanism=JLClip,
-    summary="exact for one record with probes of its own that stay secret, over vectors of any norm",
+    summary="exact for one record if each record has its own secret probes",
     formula="delta(eps) = E[Phi(S - x)] - e^eps Phi(-x), S = mu sqrt(r / chi2_r), E[e^(S x - S^2/2)] = e^eps",
     source="privproj: a mixture of normal distributions against one, for the algorithm of arXiv 2102.03013",
     proof="C32",

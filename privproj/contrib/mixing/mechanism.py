@@ -14,18 +14,19 @@ class _MixingRequirement(RequirementText):
 
     CLIPPED_ROWS = (
         "clipped-rows",
-        "Every record is one row, and its norm is clipped to B before anything is computed from it.",
+        "Every record is one row of the matrix X. The norm of each row is clipped to B before anything is computed "
+        "from X.",
     )
     NOISE_BY_EIGENVALUE = (
         "noise-by-eigenvalue",
-        "The noise of the sketch has variance sigma^2 = max(0, G B^2 - l). Here G is --gamma, and l is the released "
-        "least eigenvalue of X^T X, where the rows of X are the records. The noise on l has standard deviation Z B^2, "
-        "where Z is --eigen-noise.",
+        "The noise of the sketch has variance max(0, G B^2 - l). G is --gamma, B is the clipping norm of clipped-rows, "
+        "and l is the released least eigenvalue of X^T X. The rows of X are the records. The noise on l has standard "
+        "deviation Z B^2, where Z is --eigen-noise.",
     )
     SECRET_STAGES = (
         "secret-stages",
-        "The sketching matrix and both noises are secret and freshly sampled for each release, and used once. Nothing "
-        "else that was computed from them is released.",
+        "The sketching matrix and both noises are secret, freshly sampled for each release, and used once. Apart from "
+        "the noisy eigenvalue and the sketch, nothing that was computed from them is released.",
     )
 
 

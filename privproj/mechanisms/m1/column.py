@@ -280,7 +280,7 @@ def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> floa
 
 COLUMN = Bound(
     name="column",
-    summary="published bound on changed columns with its second lemma corrected",
+    summary="published bound for changed columns, with a corrected lemma",
     formula="eps_R + eps_C: eps_R the largest residual loss within quantiles, eps_C the Gaussian epsilon at |C x| <= "
     "(1/r)(sqrt(d+r-k) + sqrt k + t1)(alpha(sqrt r + t2) + beta(sqrt k + t3))/sigma; c columns: a chain",
     source="arXiv 2601.21719, Theorems 3 and 4, with Lemma 14 corrected by privproj",
@@ -351,7 +351,7 @@ def _has_wrong_radius(mechanism: M1) -> bool:
 
 COLUMN_PUBLISHED = Bound(
     name="column-published",
-    summary="published bound on changed columns; wrong if the rank exceeds the span of the other columns",
+    summary="published bound for changed columns; wrong if the rank exceeds the dimension of the span",
     formula="eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt(min(k,r)) + t)(sqrt(min(k,r)) + t) s/sigma, eps_R "
     "that of wishart quantile at (d-k, r-k), delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0)); c columns: a "
     "chain",
@@ -395,7 +395,7 @@ def _residual_published(mechanism: M1) -> OverRun:
 
 RESIDUAL_PUBLISHED = Bound(
     name="residual-published",
-    summary="published bound on the residual part of one changed column; no bound on the release if the others span",
+    summary="published bound for the part of one column orthogonal to the others; does not bound the whole release",
     formula="eps of wishart quantile at (d-k, r-k)",
     source="arXiv 2601.21719, Lemma 2",
     proof="C13",

@@ -81,7 +81,7 @@ def _assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 ONE_VECTOR = Bound(
     name="one-vector",
     mechanism=Sketch,
-    summary="exact if Q is one vector, such as one clipped update or the sum of clipped updates",
+    summary="exact if the query matrix is one vector, such as one clipped update or the sum of clipped updates",
     formula="nu = max over S of (min(S+B_S, B_F)^2 - S^2)/(S^2 + sigma_g^2/sigma_A^2); then as exact-rank1",
     source="privproj: the sketch of a vector is a Gaussian whose variance depends on its norm",
     proof="C14",

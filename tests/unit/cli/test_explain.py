@@ -282,7 +282,7 @@ def test_explain_states_mechanism_and_mistake_of_methods():
     for method in METHODS:
         (entry,) = entries_of_kind(method.name, "method")
         assert all(mechanism in entry["means"] for mechanism in method.mechanisms)
-        assert method.mechanisms or "No mechanism here" in entry["means"]
+        assert method.mechanisms or "No mechanism of privproj" in entry["means"]
         assert method.source in entry["means"] and method.mistake in entry["means"]
 
 
