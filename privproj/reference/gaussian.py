@@ -5,6 +5,7 @@
 
 import mpmath as mp
 
+from privproj.errors import InvalidParameterError
 from privproj.reference import composition
 from privproj.reference.calculus import Function, Real
 from privproj.reference.composition import gaussian_mu
@@ -23,7 +24,12 @@ def analytic(
     Delta is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` with ``mu = sqrt(T)/z``. With a ``sampling_rate``
     below 1, ``steps`` must be 1: the result is then that of one Poisson-subsampled release. With
     ``adaptive_clipping_sigma``, ``mu`` includes the clipping counts; see :func:`gaussian_mu`.
+
+    Raises:
+        InvalidParameterError: Several steps are sampled.
     """
+    if steps != 1 and sampling_rate != 1:
+        raise InvalidParameterError("steps", steps, "1 with a sampling rate below 1", "use the bound rdp for a run")
     mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return composition.poisson_delta(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
 
