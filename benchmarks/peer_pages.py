@@ -20,14 +20,14 @@ steps and {long_run} for 1e9 steps. A command takes {command} for one Gaussian r
 including the start of Python.
 
 **Other tools for DP-SGD.** The PLD accountant of dp-accounting has about the same error as privproj, and takes {pld}
-times as long. prv-accountant takes {prv} times as long as privproj, and its epsilon is {prv_error} too large. The RDP
+times as long. prv-accountant takes {prv} times as long, and its epsilon is {prv_error} too large. The RDP
 accountants of dp-accounting and Opacus give an epsilon that is {rdp_error} too large.
 
 **Other tools for one Gaussian release.** A few lines of scipy are faster and have a smaller error. However, their epsilon
 can be too small. The epsilon of privproj is never too small.
 
-**Bounds.** In each setting of the section *Tightness of the bounds*, the default bound of the mechanism has the smallest
-epsilon of all bounds that hold under the same assumptions.
+**Bounds.** In each setting below, the default bound of the mechanism has the smallest epsilon of all bounds that hold
+under the same assumptions ([tightness](#tightness-of-the-bounds)).
 
 ## Time and memory of a query
 
