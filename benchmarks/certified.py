@@ -165,20 +165,21 @@ TEXT = """\
 
 # Results against ball arithmetic
 
-**All {settings} results for one release are safe.** Each delta is above the exact value, which a certificate encloses.
-The results for the training runs below are safe too.
+This page compares floating-point results of privproj with [certificates](certificates.md), which enclose the exact
+delta in an interval. **All {settings} results for one release are safe**: each delta is above the exact delta. The
+results for the training runs below are safe too.
 
 ## One release
 
-Each result is for a query with random parameters (dimensions up to 1e6, targets of delta from 0.9 to 1e-1000).
-Deltas at a larger epsilon are smaller. The certificate of the same query encloses the exact delta in an interval.
-The result is safe if its delta is above this interval.
-The margin is the relative distance of the result to the interval.
+Each result is for a query of epsilon, delta or the noise multiplier, with random parameters. Dimensions are up to 1e6,
+and targets for delta are from 0.9 to 1e-1000. A query of delta at a large epsilon can give a smaller delta. The result
+is safe if its delta is above the interval of the certificate. The margin is the relative distance of this delta to the
+interval.
 
 {table}
 
-`python benchmarks/certified.py --settings {drawn} --write` repeats the comparison. Of {drawn} queries, {nothing}
-have no finite epsilon or are not supported, and {wide} have an enclosure that is too wide for a comparison.
+`python benchmarks/certified.py --settings {drawn} --write` repeats the comparison. Of {drawn} queries, {nothing} have
+no finite result or are not supported. The interval of {wide} more queries is too wide for a comparison.
 """
 
 

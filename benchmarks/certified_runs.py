@@ -202,25 +202,27 @@ def table(rows):
 
 
 TEXT = """
-{drawn} random training runs were composed in floating point and certified in ball arithmetic
+privproj composed {drawn} random training runs in floating point, and certified them in ball arithmetic
 ([C29](proofs.md#c29)). The runs have one to three phases, up to 1e5 steps, sampling rates from 1e-4 to 1, every
-neighboring relation, and deltas from 1e-3 to 1e-30. Of these, {compared} could be compared.
+neighboring relation, and deltas from 1e-3 to 1e-30. The table compares the epsilons of {compared} of these runs.
 
-The gap is the relative difference of the certified epsilon to the floating-point epsilon. It is negative if the
-certificate is tighter. The floating-point epsilon is loose if the gap is below -{loose:g}. Of the {compared}
-certificates, {certificates} have a gap above {loose:g}.
-The time is the CPU time of the certificate. Runs of several mechanisms are in the row *several*.
+The column "loose epsilons" counts the floating-point epsilons that are more than a relative {loose:g} above the
+certified epsilon. The gap is (certified epsilon)/(floating-point epsilon) - 1. A negative gap means that the certificate
+is tighter. {certificates} gaps are above {loose:g}. The time is the CPU time of the certificate. Runs of several
+mechanisms are in the row *several*.
 
 {table}
 
-The floating-point epsilon is safe if the certified lower bound on delta there is at most the target. Its lower
-bound is safe if the certified upper bound on delta there is at least the target (within a relative 1e-12).
+A floating-point epsilon is safe if the certified lower bound on delta at this epsilon is at most the target delta. A
+floating-point lower bound on epsilon is safe if the certified upper bound on delta at this lower bound is at least the
+target delta, within a relative 1e-12. All floating-point epsilons and lower bounds in the table are safe.
 
-The other runs have no comparison:
+The other runs were not compared, for these reasons. A window is the range of privacy losses that the certificate
+composes, divided into cells:
 
 {others}
 
-`python benchmarks/certified_runs.py` repeats the comparison, and `--write` writes this section.
+`python benchmarks/certified_runs.py` repeats the comparison, and `--write` writes its results to this section.
 """
 
 

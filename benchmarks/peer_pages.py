@@ -15,63 +15,65 @@ PAGE = """\
 
 # Benchmarks
 
-For **one release**, privproj computes epsilon in {one_least} to {one_most}. For **DP-SGD**, it takes {run} for 1000
-steps and {long_run} for 1e9 steps. A command takes {command} for one release and {command_run} for DP-SGD, with the
-start of Python.
+**Time.** For one release, privproj computes epsilon in {one_least} to {one_most}. For DP-SGD, it takes {run} for 1000
+steps and {long_run} for 1e9 steps. A command takes {command} for one Gaussian release and {command_run} for DP-SGD,
+including the start of Python.
 
-**Other tools for DP-SGD.** dp-accounting's PLD accountant has about the same error as privproj and takes {pld}
+**Other tools for DP-SGD.** The PLD accountant of dp-accounting has about the same error as privproj, and takes {pld}
 times as long. prv-accountant takes {prv} times as long, and its epsilon is {prv_error} too large. The RDP
 accountants of dp-accounting and Opacus give an epsilon that is {rdp_error} too large.
 
-**Other tools for one Gaussian release.** A few lines of scipy are faster and have a smaller error, but the error
-can be on the unsafe side. privproj rounds to the safe side.
+**Other tools for one Gaussian release.** A few lines of scipy are faster and have a smaller error. However, their epsilon
+can be too small. The epsilon of privproj is never too small.
 
-**Bounds.** In each setting below, the default bound of a mechanism has the smallest epsilon of all bounds that hold
-under the same assumptions.
+**Bounds.** In each setting below, the default bound of the mechanism has the smallest epsilon of all bounds that hold
+under the same assumptions ([tightness](#tightness-of-the-bounds)).
 
 ## Time and memory of a query
 
-CPU time with one thread on {cores} cores, the median of several calls. The parameters differ between calls, so that
-no result is cached. Calls in Python run in a process that has computed such a result before. Their peak memory does
-not include the memory of that process. Commands start a new process.{load}
+The table shows the median CPU time of several calls, with one thread on a machine with {cores} cores. The parameters differ
+between calls, so that no result is cached. The Python functions run in a process that has computed such a result
+before. Their peak memory is the additional memory of the call. The commands start a new process, whose whole memory
+counts.{load}
 
 {speed}
 
-Time grows linearly with the number of phases, of array rows, and of layers with separate clipping norms. It hardly
-depends on the number of steps, and on the number of layers with a joint clipping norm.
+The CPU time grows linearly with the number of phases, the number of array rows, and the number of layers with separate
+clipping norms. It hardly depends on the number of steps, or on the number of layers with a joint clipping norm.
 
 `privproj sweep` computes {sweep_rows:,} values of delta for M2 in {sweep_cpu:.1f} s of CPU time with
-{sweep_mib:.0f} MiB. With two workers it takes {sweep_wall:.1f} s of wall time.
+{sweep_mib:.0f} MiB of memory. With two processes (`--workers 2`), it takes {sweep_wall:.1f} s of wall time.
 
 ## Other tools
 
-Each tool runs the same query in a new process with one thread. z is the noise multiplier, q the sampling rate and T
-the number of steps. A dash means that the tool has no function for the query. "{fails}" means an error, more than
-{timeout} s or more than 8 GiB.{quick}
+Each tool runs the same query in a new process with one thread. In the tables of this page, z is the noise multiplier, q
+the sampling rate, T the number of steps, d the dimension and r the rank. A dash means that the tool has no function for
+the query. "{fails}" means an error, more than {timeout} s or more than 8 GiB.{quick}
 
-This table shows the CPU time of a warm call in ms, the smallest of several:
+The first table shows CPU time in ms. Each tool makes several calls after a first one, and the fastest call counts:
 
 {times}
 
-This table shows the relative error. A positive error is on the safe side:
+The second table shows relative errors of epsilon or sigma. A positive error is on the safe side:
 
 {errors}
 
-For DP-SGD, the reference value is the middle of the narrowest interval that privproj proves. The last column is
-half the relative width of that interval. Errors below it have no meaning. The other reference values are from
-mpmath with 50 digits.
+For DP-SGD, the error is relative to the middle of the narrowest interval that privproj proves. The column *reference* shows half
+the relative width of this interval. A smaller difference between tools has no meaning. In the rows with a dash in this
+column, the error is relative to a value from mpmath with 50 digits.
 
 The PLD accountants use a grid of 1e-4. prv-accountant and Opacus PRV use a tolerance of 0.01 in epsilon. Other
-tolerances are the defaults of the tools. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of
-memory, of dp-accounting PLD {pld_mib} MiB, and of prv-accountant {prv_mib} MiB.
+tolerances are the defaults of the tools. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of memory. A
+call of dp-accounting PLD uses up to {pld_mib} MiB, and a call of prv-accountant up to {prv_mib} MiB.
 
 Versions: {versions}.
 
 ## Large epsilons
 
-DP-SGD with little noise: sampling rate 0.01, 1000 steps, delta 1e-6. Each tool runs each query once. The number in
-parentheses is the CPU time. "fails" means an error, more than {large_limit} s of CPU time or more than 8
-GiB.{large_load}
+The queries are for DP-SGD with little noise: sampling rate 0.01, 1000 steps, delta 1e-6. The first two columns show
+epsilon at a given noise multiplier z. The last column shows the noise multiplier for epsilon 1000. Each tool runs each
+query once. The number in parentheses is the CPU time. "fails" means an error, more than {large_limit} s of CPU time or
+more than 8 GiB.{large_load}
 
 {large}
 
@@ -80,36 +82,38 @@ little protection. `python benchmarks/large_epsilons.py --peer-python PATH` meas
 
 ## Tightness of the bounds
 
-Epsilon at delta 1e-5. The second column is the smallest epsilon of all bounds. The third column is the ratio of
-each bound to it. A star marks a bound that needs an assumption on the data here. Compare it only with bounds under
-the same assumption. Bounds that do not support the setting are left out.
+For most mechanisms, privproj has several bounds, including the published ones. The second column shows the smallest
+epsilon of all bounds at delta 1e-5. The third column shows the epsilon of each bound, divided by this smallest epsilon.
+A star marks a bound that needs an assumption on the data in this setting. Compare such a bound only with bounds under the
+same assumption. A bound that does not support the setting is not in the row. [Notation](notation.md#projections)
+defines gamma. "Enforced norms" means that the program clips the data to the norms, so they are not assumptions.
 
 {tight}
 
 ## Gap to the lower bound
 
-With `-v`, privproj prints a lower bound on epsilon. It holds for every accountant, against an adversary who
-observes the projections ([C28](proofs.md#c28)). For one release of M1, M2 and PublicSketch, epsilon at delta 1e-5
-is less than 0.01 % above its lower bound. This was checked at ranks 1 to 256, dimensions 768 and 2048 and epsilons
-0.1 to 10.
+With `-v`, privproj prints a lower bound on epsilon. No accountant can give a smaller epsilon for this mechanism, if the
+adversary observes the projections ([C28](proofs.md#c28)). The gap is the relative difference of epsilon to its lower
+bound. For one release of M1, M2 and PublicSketch at delta 1e-5, the gap is less than 0.01 %. This was checked at ranks 1
+to 256, dimensions 768 and 2048, and epsilons from 0.1 to 10.
 
-For 2000 steps of M2 at sampling rate 0.01, dimension 2048, the gap is at most (in percent):
+The next table shows upper bounds on the gap in percent, for 2000 steps of M2 at sampling rate 0.01 and dimension 2048:
 
-| rank | epsilon 0.1 | 0.3 | 1 | 3 | 10 |
+| rank | epsilon 0.1 | epsilon 0.3 | epsilon 1 | epsilon 3 | epsilon 10 |
 | --- | --- | --- | --- | --- | --- |
 | 1 | 8.69 | 8.06 | 2.50 | 1.20 | 0.89 |
 | 16 | 0.83 | 0.81 | 0.76 | 0.52 | 0.43 |
 | 256 | 0.07 | 0.07 | 0.06 | 0.09 | 0.15 |
 
-At dimension 768 and for PublicSketch, the gaps differ by at most 0.14 percentage points. They are printed by
-`python benchmarks/gaps.py --mechanism m2 sketch-public`.
+The gaps of M2 at dimension 768, and of PublicSketch, differ from this table by at most 0.14 percentage points.
+`python benchmarks/gaps.py --mechanism m2 sketch-public` prints all gaps.
 
 ## Balls-in-bins
 
-For this sampling scheme, privproj prints a lower and an upper bound on epsilon. The interval is 3 to 79 times
-narrower than that of PLD_accounting 2.0. privproj takes 0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s. The
-upper bound of random_allocation 1.0.5 is 11 % to 69 % larger than that of privproj. The last column is for another
-scheme: Poisson sampling at rate 1/t, by dp-accounting 0.6.0.
+For the sampling scheme [balls-in-bins](explain.md#balls-in-bins), privproj computes a lower and an upper bound on epsilon. The
+interval between them is 3 to 79 times narrower than the interval of PLD_accounting 2.0. privproj takes 0.1 s to 0.2 s,
+and PLD_accounting takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 % larger than the upper
+bound of privproj. The last column is for Poisson sampling at rate 1/t, computed by dp-accounting 0.6.0.
 
 | Gaussian run with t batches per epoch | privproj | PLD_accounting | random_allocation | dp-accounting, Poisson |
 | --- | --- | --- | --- | --- |
@@ -117,13 +121,14 @@ scheme: Poisson sampling at rate 1/t, by dp-accounting 0.6.0.
 | z 0.8, t 200, 1 epoch, delta 1e-5 | 0.91218 to 0.91386 | 0.89988 to 0.92939 | 1.3864 | 0.9878 |
 | z 1, t 100, 20 epochs, delta 1e-5 | 2.4481 to 2.4525 | 2.4107 to 2.4954 | 2.7158 | 2.5839 |
 
-Runs with up to 1e5 batches or 1e4 epochs, with Gaussian noise or M2, take at most 0.24 s. The relative width of
-their intervals is at most 0.32 %. `python benchmarks/balls_in_bins.py --peer-python PATH` prints these numbers.
+privproj takes at most 0.24 s for runs of Gaussian noise or M2 with up to 1e5 batches per epoch or 1e4 epochs. The
+relative width of these intervals is at most 0.32 %. `python benchmarks/balls_in_bins.py --peer-python PATH` prints the
+numbers of this section.
 
 ## Measure again
 
 `python benchmarks/all.py --peers DIR` installs the other tools in a new environment, measures everything and writes
-this page. The files of `benchmarks/results` have all measurements.
+this page. `benchmarks/results` contains all measurements.
 """
 
 # name in speed.json -> row of the page
@@ -143,7 +148,7 @@ QUERIES = {
     "warm: m2 rank-free: epsilons, 1e5 rows": "`epsilons` of `M2`, 100,000 rows",
     "cold: python -c pass": "command `python -c pass`",
     "cold: epsilon gaussian": "command `privproj epsilon gaussian`, one release",
-    "cold: epsilon gaussian, DP-SGD": "the same, DP-SGD",
+    "cold: epsilon gaussian, DP-SGD": "the same command, DP-SGD",
     "cold: epsilon m2 of a run": "command `privproj epsilon m2`, 2000 steps",
     "cold: run examples/run.toml": "command `privproj run examples/run.toml`",
     "cold: check of 200 mixed entries": "command `privproj check`, 200 entries",
