@@ -66,10 +66,11 @@ def gdp_mu(
         bound: The name of a bound of the mechanism; None takes its default.
         **run: The run (:class:`privproj.run.RunOptions`).
 
-    Returns: A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from`` and
-    the ``regret``. The regret bounds how loose ``mu`` is. With any prior, the best attack against ``G_mu`` guesses
-    right more often than the best attack against the curve of the bound, but the probabilities differ by at most the
-    regret. ``value`` is ``inf`` (outcome vacuous) if no ``mu`` was found.
+    Returns:
+        A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from`` and the
+        ``regret``. The regret bounds how loose ``mu`` is. With any prior, the best attack against ``G_mu`` guesses
+        right more often than the best attack against the curve of the bound, but the probabilities differ by at most
+        the regret. ``value`` is ``inf`` (outcome vacuous) if no ``mu`` was found.
 
     Raises:
         InvalidParameterError: A value is out of range.

@@ -62,7 +62,8 @@ def rank_free(
     bound includes amplification by Poisson sampling (C17: subsampling). See C5 (any rank) in docs/proofs.md.
     """
     if rank == dim:
-        return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
+        mu = gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma)
+        return composition.poisson_delta(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
     energy = _captured_distribution(dim, rank, noise_multiplier, adaptive_clipping_sigma)
 
     def profile(eps: Real) -> Real:
