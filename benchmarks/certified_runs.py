@@ -207,9 +207,9 @@ privproj composed {drawn} random training runs in floating point, and certified 
 neighboring relation, and deltas from 1e-3 to 1e-30. The table compares the epsilons of {compared} of these runs.
 
 The column "loose epsilons" counts the floating-point epsilons that are more than a relative {loose:g} above the
-certified epsilon. The gap is (certified epsilon)/(floating-point epsilon) - 1. A negative gap means that the certificate
-is tighter. {certificates} gaps are above {loose:g}. The time is the CPU time of the certificate. Runs of several
-mechanisms are in the row *several*.
+certified epsilon. The gap is (certified epsilon)/(floating-point epsilon) - 1. A negative gap means that the
+certificate is tighter. {certificates} gaps are above {loose:g}. The time is the CPU time of the certificate. Runs of
+several mechanisms are in the row *several*.
 
 {table}
 

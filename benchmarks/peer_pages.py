@@ -23,16 +23,16 @@ including the start of Python.
 times as long. prv-accountant takes {prv} times as long, and its epsilon is {prv_error} too large. The RDP
 accountants of dp-accounting and Opacus give an epsilon that is {rdp_error} too large.
 
-**Other tools for one Gaussian release.** A few lines of scipy are faster and have a smaller error. However, their epsilon
-can be too small. The epsilon of privproj is never too small.
+**Other tools for one Gaussian release.** A few lines of scipy are faster and have a smaller error. However, their
+epsilon can be too small. The epsilon of privproj is never too small.
 
 **Bounds.** In each setting below, the default bound of the mechanism has the smallest epsilon of all bounds that hold
 under the same assumptions ([tightness](#tightness-of-the-bounds)).
 
 ## Time and memory of a query
 
-The table shows the median CPU time of several calls, with one thread on a machine with {cores} cores. The parameters differ
-between calls, so that no result is cached. The Python functions run in a process that has computed such a result
+The table shows the median CPU time of several calls, with one thread on a machine with {cores} cores. The parameters
+differ between calls, so that no result is cached. The Python functions run in a process that has computed such a result
 before. Their peak memory is the additional memory of the call. The commands start a new process, whose whole memory
 counts.{load}
 
@@ -58,9 +58,9 @@ The second table shows relative errors of epsilon or sigma. A positive error is 
 
 {errors}
 
-For DP-SGD, the error is relative to the middle of the narrowest interval that privproj proves. The column *reference* shows half
-the relative width of this interval. A smaller difference between tools has no meaning. In the rows with a dash in this
-column, the error is relative to a value from mpmath with 50 digits.
+For DP-SGD, the error is relative to the middle of the narrowest interval that privproj proves. The column *reference*
+shows half the relative width of this interval. A smaller difference between tools has no meaning. In the rows with a
+dash in this column, the error is relative to a value from mpmath with 50 digits.
 
 The PLD accountants use a grid of 1e-4. prv-accountant and Opacus PRV use a tolerance of 0.01 in epsilon. Other
 tolerances are the defaults of the tools. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of memory. A
@@ -84,8 +84,8 @@ little protection. `python benchmarks/large_epsilons.py --peer-python PATH` meas
 
 For most mechanisms, privproj has several bounds, including the published ones. The second column shows the smallest
 epsilon of all bounds at delta 1e-5. The third column shows the epsilon of each bound, divided by this smallest epsilon.
-A star marks a bound that needs an assumption on the data in this setting. Compare such a bound only with bounds under the
-same assumption. A bound that does not support the setting is not in the row. [Notation](notation.md#projections)
+A star marks a bound that needs an assumption on the data in this setting. Compare such a bound only with bounds under
+the same assumption. A bound that does not support the setting is not in the row. [Notation](notation.md#projections)
 defines gamma. "Enforced norms" means that the program clips the data to the norms, so they are not assumptions.
 
 {tight}
@@ -94,8 +94,8 @@ defines gamma. "Enforced norms" means that the program clips the data to the nor
 
 With `-v`, privproj prints a lower bound on epsilon. No accountant can give a smaller epsilon for this mechanism, if the
 adversary observes the projections ([C28](proofs.md#c28)). The gap is the relative difference of epsilon to its lower
-bound. For one release of M1, M2 and PublicSketch at delta 1e-5, the gap is less than 0.01 %. This was checked at ranks 1
-to 256, dimensions 768 and 2048, and epsilons from 0.1 to 10.
+bound. For one release of M1, M2 and PublicSketch at delta 1e-5, the gap is less than 0.01 %. This was checked at ranks
+1 to 256, dimensions 768 and 2048, and epsilons from 0.1 to 10.
 
 The next table shows upper bounds on the gap in percent, for 2000 steps of M2 at sampling rate 0.01 and dimension 2048:
 
@@ -110,10 +110,11 @@ The gaps of M2 at dimension 768, and of PublicSketch, differ from this table by 
 
 ## Balls-in-bins
 
-For the sampling scheme [balls-in-bins](explain.md#balls-in-bins), privproj computes a lower and an upper bound on epsilon. The
-interval between them is 3 to 79 times narrower than the interval of PLD_accounting 2.0. privproj takes 0.1 s to 0.2 s,
-and PLD_accounting takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 % larger than the upper
-bound of privproj. The last column is for Poisson sampling at rate 1/t, computed by dp-accounting 0.6.0.
+For the sampling scheme [balls-in-bins](explain.md#balls-in-bins), privproj computes a lower and an upper bound on
+epsilon. The interval between them is 3 to 79 times narrower than the interval of PLD_accounting 2.0. privproj takes
+0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 %
+larger than the upper bound of privproj. The last column is for Poisson sampling at rate 1/t, computed by dp-accounting
+0.6.0.
 
 | Gaussian run with t batches per epoch | privproj | PLD_accounting | random_allocation | dp-accounting, Poisson |
 | --- | --- | --- | --- | --- |
