@@ -338,9 +338,10 @@ def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
 
 
 def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
-    """Return each text after the label, wrapped to ``width``; empty texts are omitted.
+    """Return the lines of all texts, wrapped to ``width``; empty texts are omitted.
 
-    The default width is :data:`WIDEST`, or that of a narrower terminal.
+    The first line of each text begins with the label; the others are indented as far. The default width is
+    :data:`WIDEST`, or the width of a narrower terminal.
     """
     from textwrap import wrap
 

@@ -568,7 +568,7 @@ def _solve_rate(query: Composition, target: FullTarget) -> Result:
 
 @query_of("misalignment")
 def _solve_misalignment(query: Composition, target: FullTarget) -> Result:
-    """Return the largest misalignment that meets a target."""
+    """Return the largest misalignment ``1 - cos(v, v')`` of neighboring unit vectors that meets a target."""
     search = Search(lambda x: query.with_mechanism(misalignment=1.0 / x), target)
     limits, single = {"low": 0.51, "high": MOST_ALIGNED}, query.only.run.single
     rough = cache(lambda x: sparse_excess(search.query_at(x).only, target))

@@ -139,7 +139,8 @@ class GoodEventCurve:
     def composed_epsilon(self, log_delta: float) -> float:
         """Return ``eps(delta)`` in nats of a composed run at the best split.
 
-        The split is ``ln(n p)`` as chosen by :meth:`best_event` for this epsilon.
+        The split and epsilon are computed in turn: :meth:`best_event` chooses ``ln(n p)`` for the last epsilon, and
+        this split gives the next epsilon. Every split gives a valid bound.
         """
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
         eps = self.rough_gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper

@@ -418,7 +418,10 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
 
 
 def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
-    """Return one step of a phase as an event: a release, sampled or in an epoch.
+    """Return one step of a phase as an event.
+
+    The event is a release, a Poisson-sampled release, or an epoch of balls-in-bins. A phase of a group of records or of
+    another accountant has its own event. ``plain`` is that of :func:`event_of`.
 
     Raises :class:`UnsupportedError` if no event describes the step.
     """

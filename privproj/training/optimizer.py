@@ -401,9 +401,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         )
 
     def _check_trained(self) -> None:
-        """Raise an error if other tensors are trained than planned, or have gradients.
+        """Raise an error if the trained tensors are not the planned ones, or if one already has a gradient.
 
-        The gradients would be from other code. The error is :class:`InvalidParameterError`.
+        Such a gradient comes from other code, such as a call of ``backward`` in the loop. The error is
+        :class:`InvalidParameterError`.
         """
         if {id(p): p.dtype for p in self._module.parameters() if p.requires_grad} != self._planned:
             remedy = "freeze or convert tensors before make_private only"

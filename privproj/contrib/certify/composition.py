@@ -90,10 +90,10 @@ class BallGroup(Releases):
     def excess(self, cell: int, h: arb) -> Ends:
         """Return bounds of the excess of a step in the remove direction.
 
-        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)``. The bounds are
-        computed from one event ``A = {X > x}`` of the noisy sum ``X``, and every ``x`` is sound. The probabilities of
-        ``A`` prove the lower bound. If the likelihood ratio at ``x`` exceeds ``t``, the difference is added to the
-        upper bound.
+        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)``. The bounds use the
+        event ``A = {X > x}`` of the noisy sum ``X``, whose likelihood ratio at ``x`` is ``r``. ``P`` is its
+        distribution with the user, and ``P_0`` without. The profile is at least ``P(A) - t P_0(A)``, and at most
+        ``P(A) - r P_0(A) + max(0, r - t)``. Both hold for every ``x``.
         """
         t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
         weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]

@@ -298,7 +298,10 @@ def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Sid
 
 
 def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], Side]:
-    """Return the dominating distribution as an object of dp-accounting."""
+    """Return the dominating distribution as an object of dp-accounting, in a list of one.
+
+    ``at`` is not used. The side is an upper bound.
+    """
     from privproj.integrations.dp_accounting import symmetric_distribution
 
     return [symmetric_distribution(loss.above)], Side.UPPER

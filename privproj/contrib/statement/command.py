@@ -77,9 +77,10 @@ def produce(
 
 
 def written(statement: Statement) -> str:
-    """Return a statement as text in the style of the statement.
+    """Return a statement as a string, in its style: text, Markdown or HTML.
 
-    An HTML statement is a page. Statements in text and Markdown begin and end with a mark line.
+    An HTML statement is a page. The others begin and end with fixed lines, by which a check finds them in a larger
+    file.
     """
     if statement.style == "html":
         return as_html(statement)

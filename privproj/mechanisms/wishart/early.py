@@ -123,9 +123,10 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
     """Return the smallest log delta at an epsilon, or 0 if no delta is below 1.
 
-    Delta is the probability for ``t`` plus the bound on the probability that ``r |y|`` exceeds ``R``. It is minimized
-    over all ``t`` and ``R`` with a loss of at most ``eps``. The loss increases with ``R`` and decreases with ``t``. So
-    at the smallest possible ``t``, the loss at the smallest ``R`` is ``eps``.
+    Delta is ``e^log_tail(t)`` (:func:`_early_rule`) plus the bound on the probability that ``r |y|`` exceeds ``R``. It
+    is minimized over all ``t`` and ``R`` with a loss of at most ``eps``. ``R`` must exceed ``(sqrt d + sqrt r)^2``. The
+    loss increases with ``R`` and decreases with ``t``. So the search starts at the ``t`` whose loss at this limit of
+    ``R`` is ``eps``.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.
