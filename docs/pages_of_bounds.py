@@ -40,8 +40,9 @@ MEANING = {
 }
 COMPOSES = {
     "closed": "Several releases with fresh randomness have the same privacy profile at other parameters.",
-    "PrivacyProfile": "The privacy profile becomes a discretized privacy loss distribution that dominates it and, if "
-    "lower values are known, one that it dominates. Both are composed with bounds on all errors "
+    "PrivacyProfile": "privproj replaces the privacy profile (delta as a function of epsilon) by a discretized privacy "
+    "loss distribution that dominates it. If a lower bound of the profile is known, privproj also composes a "
+    "distribution that the profile dominates. The composed bounds include all numerical errors "
     "([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
     "TailLevelsCurve": "The privacy loss of one release is the sum of two independent losses with known profiles. They "
     "are composed like two releases, by privacy loss distributions ([C13](../proofs.md#c13)).",

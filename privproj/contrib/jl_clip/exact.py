@@ -129,7 +129,7 @@ EXACT = Bound(
     mechanism=JLClip,
     summary="exact for one record if the adversary sees the probes (random vectors that estimate gradient norms)",
     formula="delta(eps) = E[h_eps(mu^2 r / chi2_r)], mu = 1/z, h_eps(x) the Gaussian delta at sqrt(x)",
-    source="privproj: distribution of the clipped norm as the norm of the record grows, for arXiv 2102.03013",
+    source="privproj: the clipped norm of a record in the limit of large norms, for the algorithm of arXiv 2102.03013",
     proof="C32",
     # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
     representation=lambda mechanism: rank_one_profile(distribution(mechanism)),
