@@ -39,13 +39,13 @@ from privproj.profiles.privacy_profile import Phases, PrivacyProfile, TwoSidedTa
 from privproj.run import Run
 
 # decimal log of the least delta of each level with a grid; the first level covers usual deltas
-LEAST_POWERS = tuple(-15.5 - 5.0 * k for k in range(36))
+LEAST_POWERS = (-15.5, *(-22.0 - 5.0 * k for k in range(34)))
 # nats, ln of the least delta of every level
 LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))
 NATS_ABOVE_CUT = math.log(1e6)  # nats between the truncated mass and the least delta of a level
 NATS_OF_PLATEAU = math.log(1e3)  # nats above the truncated mass at which a floor may begin, below NATS_ABOVE_CUT
 NATS_OF_TABLE = math.log(1e10)  # nats between the truncated mass and the least accurate delta of a table
-NATS_WITHIN = 1.0  # soundness: a delta this many nats above the least delta of a level certainly belongs to the level
+NATS_WITHIN = 4.0  # nats that a level may be looser than the next one at the least delta of the level (largest seen: 2)
 CLOSE_ENOUGH = 1.02  # ratio of upper and lower epsilons up to which a grid needs no bound by moments
 LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without a result
 LEAST_CAPPED_EPSILON = 1e-200  # nats, least epsilon of a search, and least epsilon from which shares are computed
@@ -147,7 +147,8 @@ class TailLevelsCurve:
         # A delta of the first level may be loose if it is at most the threshold and the threshold is in this level.
         loose_from = threshold if threshold >= LEAST_LOGS[0] else -math.inf
         start = next((k for k, least in enumerate(LEAST_LOGS) if threshold >= least), 0)
-        if start and not self.first_level_only and eps > self.boundary(start - 1):
+        # On a given grid, levels can differ by any amount, so that log_delta must take its usual way.
+        if start and not self.first_level_only and self.step is None and eps > self.boundary(start - 1):
             most = LEAST_LOGS[start - 1]  # the level that epsilon uses
         else:
             start = 0
@@ -318,11 +319,11 @@ class _Level:
 
         The grid is tight if its upper and lower bounds of epsilon are close at both ends of the level.
         """
-        if isinstance(self.grid, PrecisionError):
+        # A floor of the profile can raise the truncation. Near it, the grid is not tight.
+        if isinstance(self.grid, PrecisionError) or self.log_cut > LEAST_LOGS[self.k] - 0.5 * NATS_ABOVE_CUT:
             return False
         try:
-            logs = (max(log, self.log_cut + NATS_ABOVE_CUT) for log in LEAST_LOGS[self.k - 1 : self.k + 1])
-            ends = [self.grid.epsilon(log) for log in logs]
+            ends = [self.grid.epsilon(log) for log in LEAST_LOGS[self.k - 1 : self.k + 1]]
         except PrecisionError:
             return False
         return all(end.upper <= CLOSE_ENOUGH * _lower_end(end) for end in ends)

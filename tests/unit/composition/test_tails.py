@@ -247,3 +247,21 @@ def test_epsilon_at_tiny_delta_states_its_gap():
 def test_composed_m2_is_within_1_percent_at_tiny_deltas(power):
     found = privproj.epsilon(M2(dim=57, rank=11, noise_multiplier=2.0), log10_delta=power, steps=195)
     assert found.lower <= found.value <= 1.01 * found.lower
+
+
+@pytest.mark.parametrize(
+    ("z", "run", "powers"),
+    [
+        (1.0, {"sampling_rate": 0.01, "steps": 1000, "discretization": 0.05}, (-15.3, -15.52, -15.6, -17, -22.1)),
+        pytest.param(
+            0.58, {"sampling_rate": 0.00197, "steps": 145}, (-86.9, -87.1, -91.9, -92.1), marks=pytest.mark.full
+        ),
+    ],
+    ids=["coarse grid", "rare losses"],
+)
+def test_levels_that_differ_agree_on_round_trips(z, run, powers):
+    mechanism, last = Gaussian(noise_multiplier=z), 0.0
+    for power in powers:
+        eps = privproj.epsilon(mechanism, log10_delta=power, **run).value
+        assert eps >= last and privproj.delta(mechanism, epsilon=eps, **run).log10_delta <= power
+        last = eps
