@@ -25,7 +25,7 @@ from privproj.profiles.conversion import (
     resolved_at,
 )
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile
-from privproj.result import Outcome, Result, Side, Status
+from privproj.result import Outcome, Result, Side, Status, round_outward
 from privproj.run import Run, RunOptions
 from privproj.targets import (
     EpsilonTarget,
@@ -51,7 +51,10 @@ ZERO_EPSILON_NOTE = (
 )
 
 SMALL_LOG_DELTA = -35.0  # nats; above it the default grid is tight
-TAIL_GAP = "At so small a delta the composition is not tight: the epsilon of this bound is {}. Use a larger delta."
+TAIL_GAP = (
+    "At so small a delta the composition is not tight: the exact epsilon of this bound is {}. Report the upper bound, "
+    "or use a larger delta."
+)
 
 
 @dataclass(frozen=True)
@@ -606,7 +609,8 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
     result = build_result(query, "epsilon", interval.upper, interval, curve, side=query.side(curve), **fields)
     least = result.lower or 0.0 if target.log_delta < SMALL_LOG_DELTA and "composer" in result.numerics else math.inf
     if interval.upper > 1.01 * least:
-        gap = f"between {least:.4g} and {interval.upper:.4g}" if least else "smaller, by an unknown factor"
+        ends = (round_outward(least, up=False), round_outward(interval.upper))
+        gap = f"between {ends[0]} and {ends[1]}" if least else "smaller, by an unknown factor"
         result = replace(result, warnings=(*result.warnings, TAIL_GAP.format(gap)))
     return result
 

@@ -349,3 +349,33 @@ def test_uniform_pair_of_batches_is_covered():
         assert gain.mean() - 5.0 * gain.std() / math.sqrt(count) <= found.value
         simulated.append(gain.mean() + 5.0 * gain.std() / math.sqrt(count))
     assert 0.9 * max(simulated) <= below <= max(simulated)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("z", "batches", "picks", "epochs", "delta", "simulated"),
+    [(1.0, 10, 8, 3, 0.01, 19.35), (1.0, 10, 5, 1, 0.01, 4.73), (2.0, 100, 10, 1, 0.001, 1.444)],
+)
+def test_block_bound_is_above_simulated_exact_pair(z, batches, picks, epochs, delta, simulated):
+    """The table of C25: the loss of an epoch is the log of the elementary symmetric polynomial of the ratios."""
+    rng, n = np.random.default_rng(1), 1_000_000 if batches < 50 else 200_000
+    losses = np.zeros(n)
+    for _ in range(epochs):
+        x = rng.standard_normal((n, batches))
+        x[:, :picks] += 1.0 / z  # by symmetry, the record is in the first batches
+        polynomial = np.zeros((picks + 1, n))
+        polynomial[0] = 1.0
+        for i in range(batches):
+            ratio = np.exp(x[:, i] / z - 0.5 / z**2)
+            for k in range(min(i + 1, picks), 0, -1):
+                polynomial[k] += ratio * polynomial[k - 1]
+        losses += np.log(polynomial[picks] / math.comb(batches, picks))
+    low, high = 0.0, 80.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        is_above = np.mean(np.maximum(1.0 - np.exp(middle - losses), 0.0)) > delta
+        low, high = (middle, high) if is_above else (low, middle)
+    assert high == pytest.approx(simulated, rel=0.01)
+    run = {"steps": epochs, "sampling": "balls-in-bins", "batches": batches, "batches_per_record": picks}
+    bound = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, **run).value
+    assert high <= bound <= 1.1 * high
