@@ -40,6 +40,7 @@ at the larger result for an upper bound, and at the smaller one for a lower boun
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -50,17 +51,19 @@ from privproj.composition.dominating_pairs import (
     TRUNCATED_RUN_MASS,
     UNIT_ROUNDING,
     DominatingPair,
+    ExcessBounds,
     describe_coarsely,
     excess_bounds,
     repeat_by_squaring,
 )
+from privproj.composition.several_batches import SubsetEpochBounds
 from privproj.composition.tails import truncate_below
 from privproj.errors import PrecisionError, UnsupportedError
 from privproj.numerics.arrays import Array
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.jit import compile_kernel
 from privproj.numerics.special import convolve_discrete
-from privproj.profiles.privacy_profile import PrivacyProfile, TwoSidedTable
+from privproj.profiles.privacy_profile import Phases, PrivacyProfile, TwoSidedTable
 from privproj.run import Run
 
 POINTS_PER_SCORE = 56.0  # grid points for one unit of the normal score of a distribution
@@ -73,7 +76,11 @@ LEAST_PILOT_MASS = 1e-280  # least divisor, and least probability with a score, 
 UNDERFLOWN_MASS = 1e-290  # soundness: mass lost to underflow by fewer than 1e30 products, each at most 5e-324
 LEAST_PLACE = 1e-150  # soundness: least positive grid point, in units of one W; distances are then above 1e-167
 UNDERFLOWN_NEAR_ZERO = 1e-130  # soundness: mass that splits at such distances lose: 5e-324 / 1e-167 of each, times 1e20
+MOST_PICKS = 6  # batches of a record in one block, or batches that it is not in
+MOST_BLOCK_BATCHES = 256  # batches of a block in which a record is in several
+NEGLIGIBLE_EXCESS = 1e-3  # relative increase of epsilon up to which a record is in one batch of each block
 MOST_TESTED_BATCHES = 200  # batches of an epoch up to which a lower bound for several batches per record is computed
+TESTED_TILT = 0.6  # r / (1-r) in such a lower bound, as a multiple of k / (b-k); about the tightest one
 LEAST_TESTED_CENTER = 1e-6  # soundness: least mass of the loss 0, whose error is absolute, in such a lower bound
 SCORE_CELLS = 200  # cells of the statistic of one batch; every number is sound
 KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besides its sums; nine operations need less
@@ -201,19 +208,20 @@ class _Epoch:
 # --- epochs as releases ------------------------------------------------------------------------------
 
 
-def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Run]]:
+def allocate(profile: PrivacyProfile, run: Run, blocks: int | None = None) -> Phases:
     """Return the epochs of a balls-in-bins run as releases on the whole dataset.
 
-    If a record is in ``k`` of the ``t`` batches of an epoch, the batches form ``k`` blocks of ``floor(t/k)`` or
-    ``ceil(t/k)`` batches. The record is in one batch of each block, and each block is accounted as one epoch (C25). The
-    composition of the returned releases bounds the run.
+    If a record is in several batches of an epoch, the batches may be divided into blocks. The record is then in a given
+    number of batches of each block, and each block is accounted as one epoch (C25). The composition of the returned
+    releases bounds the run.
 
     Args:
         profile: The privacy profile of one release.
         run: A run with ``sampling=balls-in-bins``.
+        blocks: The number of blocks of an epoch (None: a number with a tight result).
 
     Returns:
-        Pairs of the profile of an epoch and the run of such epochs, at most two.
+        Pairs of the profile of an epoch and the run of such epochs, at most three.
 
     Raises:
         UnsupportedError: The bound of the release has no subsampling theorem.
@@ -222,30 +230,50 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
         raise UnsupportedError(
             "this bound does not support balls-in-bins sampling. Use another bound, or sampling=partition"
         )
+    if blocks is None:
+        try:
+            return allocate(profile, run, _number_of_blocks(profile, run))
+        except PrecisionError:  # the likelihood ratios of a block are too large
+            blocks = run.batches_per_record
     unsampled = replace(run, sampling=None, batches=None, batches_per_record=1)
     return [
-        (profile if batches == 1 else _epoch_profile(profile, batches), replace(unsampled, steps=steps))
-        for batches, steps in blocks_of(run)
+        (
+            profile if batches == picks else _epoch_profile(profile, batches, picks),
+            replace(unsampled, steps=run.steps * count * (picks if batches == picks else 1)),
+        )
+        for batches, picks, count in _divide(run.batches or 1, run.batches_per_record, blocks)
     ]
 
 
-def blocks_of(run: Run) -> list[tuple[int, int]]:
-    """Return pairs of the size of a block and the number of such blocks in the run.
+def _number_of_blocks(profile: PrivacyProfile, run: Run) -> int:
+    """Return the number of blocks into which the batches of an epoch are divided (C25).
 
-    :func:`allocate` defines the blocks of an epoch (C25).
+    Fewer blocks have a smaller delta. In a block with more than :data:`MOST_PICKS` batches of a record, or with many
+    batches, the moments of the likelihood ratio take long. If the noise is so large that the number of blocks hardly
+    matters, the record is in one batch of each block.
     """
-    assert run.batches is not None
-    size, longer = divmod(run.batches, run.batches_per_record)
-    blocks = ((size, run.batches_per_record - longer), (size + 1, longer))
-    return [(batches, run.steps * count) for batches, count in blocks if count]
+    batches, picks = run.batches or 1, run.batches_per_record
+    blocks = max(math.ceil(min(picks, batches - picks) / MOST_PICKS), math.ceil(batches / MOST_BLOCK_BATCHES))
+    if picks in (1, batches) or 2 * blocks > picks:
+        return picks
+    # For small losses of variance v, blocks with one batch per record increase epsilon by about q (1-q) v / 4.
+    rate, deviation = picks / batches, describe_coarsely(profile, Run(steps=batches)).deviation
+    return blocks if rate * (1.0 - rate) * deviation**2 > 4.0 * NEGLIGIBLE_EXCESS else picks
+
+
+def _divide(batches: int, picks: int, blocks: int) -> list[tuple[int, int, int]]:
+    """Return the blocks of an epoch: batches, batches of a record, and the number of such blocks (C25)."""
+    (size, longer), (picks, more) = divmod(batches, blocks), divmod(picks, blocks)
+    sizes = Counter((size + (i < longer), picks + (i < more)) for i in range(blocks))
+    return [(*block, count) for block, count in sorted(sizes.items())]
 
 
 def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run] | None:
     """Return the profile of a test statistic of an epoch, for a lower bound (C28).
 
-    A record is in ``k`` of ``t`` batches. The statistic is the sum over the batches of ``ln(1 - k/t + W k/t)``, rounded
-    to a grid, where ``W`` is the likelihood ratio of the release on that batch. With the record, the distribution of
-    the statistic is the same for every choice of the ``k`` batches.
+    A record is in ``k`` of ``t`` batches. The statistic is the sum over the batches of ``ln(1 - r + r W)``, rounded to
+    a grid, where ``W`` is the likelihood ratio of the release on that batch. Every ``r`` gives a lower bound. With the
+    record, the distribution of the statistic is the same for every choice of the ``k`` batches.
 
     Returns:
         The profile and the run of such epochs, or None if there are more than :data:`MOST_TESTED_BATCHES` batches or if
@@ -254,16 +282,14 @@ def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Ru
     batches, count = run.batches or 1, run.batches_per_record
     if batches > MOST_TESTED_BATCHES:
         return None
-    of_release = Run(steps=batches * 10**4)
-    coarse = describe_coarsely(release, of_release)
-    step = 2.0 ** math.floor(math.log2(coarse.deviation / KNOTS_PER_DEVIATION))
-    pair = excess_bounds(release, of_release, coarse.knots(step, KNOTS_PER_DEVIATION), step).below
+    pair = _release_bounds(release, batches).below
     if pair is None or (center := float(pair.masses[pair.cells == 0][0])) < LEAST_TESTED_CENTER:
         return None
     losses: Array = pair.losses.astype(float)
     present: Array = pair.masses.astype(float)
     absent: Array = present * np.exp(-losses)
-    scores: Array = np.log1p(count / batches * np.expm1(losses))
+    odds = TESTED_TILT * count / (batches - count)
+    scores: Array = np.log1p(odds / (1.0 + odds) * np.expm1(losses))
     mean = float(present @ scores)
     deviation = math.sqrt(float(present @ (scores - mean) ** 2))
     # at most SCORE_CELLS cells for each batch; larger scores count as the largest
@@ -289,33 +315,40 @@ def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Ru
             values.append(float(np.sum(np.maximum(one * (1.0 + sign * error) - other * (1.0 - sign * error), 0.0))))
         return np.array(values) * (1.0 + sign * error)
 
-    def log_delta(eps: float) -> Enclosure:
-        both = np.array([eps, -eps])
-        lower, upper = (max(_log(a), _log(b) + eps) for a, b in (excess(both, -1.0), excess(both, 1.0)))
-        return Enclosure(min(lower - 1e-14, 0.0), min(upper + 1e-14, 0.0))
-
     table = TwoSidedTable(lambda at: excess(at, -1.0), lambda at: excess(at, 1.0))
-    profile = PrivacyProfile(log_delta, resolution=KNOTS_PER_DEVIATION, can_be_subsampled=False, excess=table)
+    profile = PrivacyProfile(
+        lambda eps: _log_delta(table, eps), resolution=KNOTS_PER_DEVIATION, can_be_subsampled=False, excess=table
+    )
     return profile, replace(run, sampling=None, batches=None, batches_per_record=1)
 
 
 @lru_cache(maxsize=8)
-def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> PrivacyProfile:
+def _epoch_profile(release: PrivacyProfile, batches: int, picks: int = 1, level: int = 0) -> PrivacyProfile:
     """Return the profile of one epoch in both directions, valid if ``release`` is.
 
     Args:
         release: The profile of one release.
         batches: The number of batches of an epoch.
+        picks: The number of batches of a record.
         level: Tails are truncated at the mass ``EPOCH_CUTS[level]``. Deltas too small for this level are computed at
             the next one.
     """
     cut = EPOCH_CUTS[level]
-    bounds = EpochBounds(truncate_below(release, math.log(cut)) if level else release, batches, cut)
+    near = truncate_below(release, math.log(cut)) if level else release
+    bounds: EpochBounds | SubsetEpochBounds
+    if picks == 1:
+        bounds = EpochBounds(near, batches, cut)
+    else:
+        blocks = [
+            (release if size == 1 else _epoch_profile(release, size, 1, level), Run(steps=count))
+            for size, _, count in _divide(batches, picks, picks)
+        ]
+        bounds = SubsetEpochBounds(_release_bounds(near, batches, cut), batches, picks, blocks, cut)
 
     def with_smaller_tails(mass: float) -> PrivacyProfile:
         further = next((k for k, least in enumerate(EPOCH_CUTS) if least <= mass), len(EPOCH_CUTS) - 1)
         try:
-            return _epoch_profile(release, batches, further) if further > level else profile
+            return _epoch_profile(release, batches, picks, further) if further > level else profile
         except PrecisionError:  # masses would underflow
             return profile
 
@@ -337,15 +370,33 @@ def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> Pri
         eps = (next_level(log_delta) or at_this_level).epsilon(log_delta).upper
         return eps if 0.0 < eps < math.inf else None
 
+    table = TwoSidedTable(bounds.excess_below, bounds.excess_above)
     at_this_level = PrivacyProfile(
-        lambda eps: bounds.log_delta(eps, release),
-        resolution=64.0,
+        # Mixing does not increase delta: an epoch with one batch per record has at most the delta of one release.
+        lambda eps: _log_delta(table, eps, release.log_delta(eps).upper if picks == 1 else 0.0),
+        resolution=64.0 if picks == 1 else 32.0,
         can_be_subsampled=False,
-        excess=TwoSidedTable(bounds.excess_below, bounds.above.excess),
-        numerics={"epoch": "sum of likelihood ratios", "atoms": len(bounds.above.distribution.places)},
+        excess=table,
+        numerics=bounds.numerics,
     )
     profile = replace(at_this_level, log_delta=log_delta, guess=guess, with_smaller_tails=with_smaller_tails)
     return profile
+
+
+def _log_delta(excess: TwoSidedTable, eps: float, most: float = 0.0) -> Enclosure:
+    """Return an enclosure of ``ln delta(eps)``, the larger one of both directions.
+
+    Args:
+        excess: Bounds of the excess in the remove direction.
+        eps: Epsilon in nats.
+        most: An upper bound of the result.
+    """
+    # max(E(e^eps), e^eps E(e^-eps))
+    near = min(eps, LARGEST_LOSS)
+    lower, upper = (max(_log(right), _log(left) + near) for right, left in excess(np.array([near, -near])))
+    margin = 1e-14 * (1.0 + near)
+    upper = min(upper + margin, most, 0.0)
+    return Enclosure(min(lower - margin if eps == near else -math.inf, upper), upper)
 
 
 def _log(x: float) -> float:
@@ -365,13 +416,8 @@ class EpochBounds:
     """
 
     def __init__(self, release: PrivacyProfile, batches: int, cut: float = TRUNCATED_RUN_MASS) -> None:
-        self.batches = batches
-        run = Run(steps=batches * 10**4)  # tails are truncated as if there were 10^4 epochs
-        coarse = describe_coarsely(release, run, cut)
-        finest = min(release.resolution, KNOTS_PER_DEVIATION)
-        step = 2.0 ** math.floor(math.log2(coarse.deviation / finest))
-        self.bounds = excess_bounds(release, run, coarse.knots(step, finest), step)
-        pair = self.bounds.above
+        self.batches, self.bounds = batches, _release_bounds(release, batches, cut)
+        pair, step = self.bounds.above, self.bounds.step
         log_least = _least_loss(pair)
         # A profile with few values, for a first guess only, has fewer points.
         density = POINTS_PER_SCORE * min(1.0, max(release.resolution / KNOTS_PER_DEVIATION, 0.25))
@@ -400,6 +446,21 @@ class EpochBounds:
         distribution = repeat_by_squaring(first, batches, add)
         self.above = _Epoch(distribution, batches, pair, log_least, self.top, above=True)
 
+    @property
+    def numerics(self) -> dict[str, object]:
+        """How the profile is computed, for results."""
+        return {"epoch": "sum of likelihood ratios", "atoms": len(self.above.distribution.places)}
+
+    def excess_above(self, losses: Array) -> Array:
+        """Return upper bounds of the excess in the remove direction.
+
+        The excess is delta minus ``max(0, 1 - e^eps)``.
+
+        Args:
+            losses: Epsilons in nats, of any sign.
+        """
+        return self.above.excess(losses)
+
     @cached_property
     def below(self) -> _Epoch | None:
         """The lower bound of the epoch, or None if the release has no lower bound."""
@@ -425,22 +486,14 @@ class EpochBounds:
             return np.zeros(len(losses))
         return np.minimum(self.below.excess(losses), self.above.excess(losses))
 
-    def log_delta(self, eps: float, release: PrivacyProfile) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)``, the larger one of both directions.
 
-        Args:
-            eps: Epsilon in nats.
-            release: The profile of one release, whose delta is an upper bound of the delta of the epoch.
-        """
-        # max(E(e^eps), e^eps E(e^-eps)), and at most the delta of one release, because mixing does not increase delta.
-        near = min(eps, LARGEST_LOSS)
-        both = np.array([near, -near])
-        lower, upper = (
-            max(_log(right), _log(left) + near) for right, left in (self.excess_below(both), self.above.excess(both))
-        )
-        margin = 1e-14 * (1.0 + near)
-        upper = min(upper + margin, release.log_delta(eps).upper, 0.0)
-        return Enclosure(min(lower - margin if eps == near else -math.inf, upper), upper)
+def _release_bounds(release: PrivacyProfile, batches: int, cut: float = TRUNCATED_RUN_MASS) -> ExcessBounds:
+    """Return bounds of the excess of one release, whose tails are truncated as if there were 10^4 epochs."""
+    run = Run(steps=batches * 10**4)
+    coarse = describe_coarsely(release, run, cut)
+    finest = min(release.resolution, KNOTS_PER_DEVIATION)
+    step = 2.0 ** math.floor(math.log2(coarse.deviation / finest))
+    return excess_bounds(release, run, coarse.knots(step, finest), step)
 
 
 def _least_loss(pair: DominatingPair) -> float:

@@ -23,8 +23,7 @@ from itertools import accumulate
 import numpy as np
 from flint import arb, ctx
 
-from privproj.composition.balls_in_bins import blocks_of
-from privproj.composition.compose import releases_of
+from privproj.composition.balls_in_bins import allocate
 from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, describe_coarsely
 from privproj.contrib.certify.composition import (
     BallPair,
@@ -247,22 +246,18 @@ class _Hinges:
         return self.moment[k] + (x - k) * self.mass[k]
 
 
-def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[EpochGrid]]) -> list[Releases]:
-    """Return the epochs of a balls-in-bins run as releases in balls.
-
-    If a record is in ``k`` of ``t`` batches, the batches are divided into ``k`` blocks, and the record is in one batch
-    of each block (C25: balls-in-bins).
+def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[EpochGrid]) -> Releases:
+    """Return the epochs of a balls-in-bins run as releases in balls (C25).
 
     Args:
         release: The profile of one release.
-        run: The run.
-        grids: The grids for each block size above 1.
+        run: The run. A record is in one batch of an epoch, or in all of them.
+        grids: The grids of an epoch, if a record is not in all batches.
     """
-    remaining = iter(grids)
-    return [
-        BallPhase(release, steps) if batches == 1 else BallEpochs(release, batches, steps, next(remaining))
-        for batches, steps in blocks_of(run)
-    ]
+    assert run.batches is not None
+    if run.batches == run.batches_per_record:
+        return BallPhase(release, run.steps * run.batches)
+    return BallEpochs(release, run.batches, run.steps, grids)
 
 
 # --- grids, in floats --------------------------------------------------------------------------------
@@ -276,53 +271,49 @@ Atoms = tuple[FloatArray, FloatArray]  # values of W, and masses under Q, in flo
 
 def propose_epochs(
     profile: PrivacyProfile, run: Run, log_delta: float, composed: int, fineness: float = 1.0
-) -> tuple[tuple[EpochGrid, ...], ...]:
-    """Return grids for each block size above 1 of a balls-in-bins run.
+) -> tuple[EpochGrid, ...]:
+    """Return grids for the epochs of a balls-in-bins run in which a record is in one batch of each epoch.
 
-    Every grid is sound. These grids are tight near the delta ``e^log_delta``. If a record is in several batches, the
-    batches are divided into blocks (:func:`epochs_in_balls`). ``composed`` is the total number of releases, where each
-    epoch of a block is one release. ``fineness`` multiplies the number of knots per standard deviation.
+    Every grid is sound. These grids are tight near the delta ``e^log_delta``. ``composed`` is the total number of
+    releases, where an epoch is one release. ``fineness`` multiplies the number of knots per standard deviation.
     """
-    blocks = []
-    for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
-        if batches == 1:
-            continue
-        run_of_epochs = Run(steps=batches * composed)
-        beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
-        shape, last = (
-            describe_coarsely(profile, run_of_epochs, beyond),
-            describe_coarsely(epoch, Run(steps=composed), beyond),
-        )
-        step = shape.deviation / (fineness * RESOLUTION)
-        pair = shape.pairs(step).above
-        losses = pair.step * pair.cells
-        atoms = np.exp(losses), pair.masses * np.exp(-losses)
-        places = np.exp(step * shape.knots(step, fineness * RESOLUTION))
-        # Relative error of epsilon that the step of the grid may cause, by Chernoff's bound
-        search = _Search(atoms, places, batches, 3e-4 / fineness**2)
-        # At s, a value of W above t s counts as if it were infinite.
-        log_mass = log_delta - math.log(composed)
-        # Log of the share of delta that may be at infinity if epochs are composed
-        least = log_mass + (math.log(1e-3) if composed > 1 else -2.0)
-        right = last.losses >= 0.0
-        log_excess, right = -last.log_excess[right], last.losses[right]
-        reach = float(np.interp(-least, log_excess, right))
-        depths = sorted({log_delta, log_delta / composed})
-        shared = search.grid(reach, (1, -1), depths, log_mass)
-        # Cells up to which one window serves both parts of the excess
-        if shared.window.size <= 2**17:
-            blocks.append((shared,))
-            continue
-        grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
-        if grids[1].level <= grids[0].level:
-            grids = [shared]
-        # Loss of an epoch, in nats, that the finest of several grids covers
-        while len(grids) > 1 and composed > 1 and reach > 1.0:
-            reach *= 0.5
-            log_mass = -float(np.interp(reach, right, log_excess))
-            grids.append(search.grid(reach, (1,), [log_mass], log_mass))
-        blocks.append(tuple(grids))
-    return tuple(blocks)
+    batches = run.batches or 1
+    if batches == run.batches_per_record:
+        return ()
+    ((epoch, _),) = allocate(profile, run)
+    beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
+    shape, last = (
+        describe_coarsely(profile, Run(steps=batches * composed), beyond),
+        describe_coarsely(epoch, Run(steps=composed), beyond),
+    )
+    step = shape.deviation / (fineness * RESOLUTION)
+    pair = shape.pairs(step).above
+    losses = pair.step * pair.cells
+    atoms = np.exp(losses), pair.masses * np.exp(-losses)
+    places = np.exp(step * shape.knots(step, fineness * RESOLUTION))
+    # Relative error of epsilon that the step of the grid may cause, by Chernoff's bound
+    search = _Search(atoms, places, batches, 3e-4 / fineness**2)
+    # At s, a value of W above t s counts as if it were infinite.
+    log_mass = log_delta - math.log(composed)
+    # Log of the share of delta that may be at infinity if epochs are composed
+    least = log_mass + (math.log(1e-3) if composed > 1 else -2.0)
+    right = last.losses >= 0.0
+    log_excess, right = -last.log_excess[right], last.losses[right]
+    reach = float(np.interp(-least, log_excess, right))
+    depths = sorted({log_delta, log_delta / composed})
+    shared = search.grid(reach, (1, -1), depths, log_mass)
+    # Cells up to which one window serves both parts of the excess
+    if shared.window.size <= 2**17:
+        return (shared,)
+    grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
+    if grids[1].level <= grids[0].level:
+        grids = [shared]
+    # Loss of an epoch, in nats, that the finest of several grids covers
+    while len(grids) > 1 and composed > 1 and reach > 1.0:
+        reach *= 0.5
+        log_mass = -float(np.interp(reach, right, log_excess))
+        grids.append(search.grid(reach, (1,), [log_mass], log_mass))
+    return tuple(grids)
 
 
 @dataclass(frozen=True)

@@ -209,6 +209,9 @@ def check_provable(phases: Sequence[Phase]) -> None:
         lacks = {
             f"a certificate for group_size={run.group_size} needs the bound analytic, Poisson sampling and at most "
             f"{MOST_IN_GROUP} records": run.group_size > 1 and not group_in_balls,
+            "a record in several batches of an epoch cannot be certified. Omit batches_per_record": (
+                run.is_bounded_by_blocks
+            ),
             "truncated batches cannot be certified. Omit max_batch_size": run.max_batch_size is not None,
             "adaptive clipping cannot be certified. Omit adaptive_clipping_sigma": phase.mechanism.adapts_clip,
             f"the bound {bound.name} cannot be certified. {remedy}": ball_entry(bound) is None,
@@ -345,7 +348,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
         propose_epochs(*float_profile, log_delta, composed, fineness) if _in_epochs(phase) else ()
         for float_profile, phase in zip(profiles, phases, strict=True)
     ]
-    _check_work(grid, [one for blocks in epochs for block in blocks for one in block], bits, largest_effort)
+    _check_work(grid, [one for grids in epochs for one in grids], bits, largest_effort)
     with ctx.workprec(bits):
         run = RunInBalls(_releases_in_balls(phases, epochs), grid)
         # The radii of the balls must be at most a millionth of delta.
@@ -370,7 +373,7 @@ def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int
         )
 
 
-def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Sequence[EpochGrid]]]") -> "list[Releases]":
+def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[EpochGrid]]") -> "list[Releases]":
     """Return the releases of all phases in ball arithmetic.
 
     ``epochs`` has, for each phase, the grids of its balls-in-bins epochs.
@@ -382,7 +385,7 @@ def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Seque
     for phase, grids in zip(phases, epochs, strict=True):
         run, profile = phase.run, ball_profile(phase)
         if _in_epochs(phase):
-            releases += epochs_in_balls(profile, run, grids)
+            releases.append(epochs_in_balls(profile, run, grids))
         elif run.group_size > 1:
             z = phase.mechanism.noise_multiplier or 0.0
             releases.append(BallGroup(z, run.steps, run.sampling_rate, run.group_size))

@@ -149,10 +149,10 @@ EPOCHS = slow_if([row for row in TRUTH if not is_left_out(row)], lambda row: row
 def test_epoch_is_enclosed_in_both_orders_and_closely_in_larger(z, batches, eps, remove, add):
     with ctx.workprec(BITS):
         grids = grids_of(z, run_of(batches), math.log(remove))
-        written = [json.loads(json.dumps(asdict(grid))) for grid in grids[0]]
+        written = [json.loads(json.dumps(asdict(grid))) for grid in grids]
         read = [EpochGrid(grid["level"], tuple(grid["knots"]), Window(**grid["window"])) for grid in written]
-        assert read == list(grids[0])
-        (epochs,) = epochs_in_balls(BallGaussianProfile(z), run_of(batches), [read])
+        assert read == list(grids)
+        epochs = epochs_in_balls(BallGaussianProfile(z), run_of(batches), read)
         low, high = ends(epochs, eps)
         assert low <= remove * (1.0 + 1e-12) <= high * (1.0 + 2e-12)
         assert high <= remove * 1.01
@@ -166,7 +166,7 @@ def test_one_batch_is_one_release():
     release = BallGaussianProfile(1.0)
     grid = EpochGrid(-7, tuple(range(1, 2000)), Window(0, 4096, 3.0, 3.0))
     with ctx.workprec(BITS):
-        (plain,) = epochs_in_balls(release, run_of(4, 3, per_record=4), ())
+        plain = epochs_in_balls(release, run_of(4, 3, per_record=4), ())
         assert plain.steps == 12
         epochs = BallEpochs(release, 1, 1, [grid])
         for eps in (0.3, 1.0, -0.3, -1.0):
@@ -175,26 +175,20 @@ def test_one_batch_is_one_release():
 
 
 @pytest.mark.parametrize(
-    ("z", "batches", "epochs", "per_record", "delta"),
+    ("z", "batches", "epochs", "delta"),
     [
-        *full_if([(2.0, 7, 1, 3, 1e-6), (1.0, 20, 4, 1, 1e-5), (1.0, 1000, 1, 1, 1e-6)], lambda row: row[1] > 10),
-        pytest.param(0.4, 50, 2, 1, 1e-6, marks=pytest.mark.slow),
+        *full_if([(2.0, 7, 1, 1e-6), (1.0, 20, 4, 1e-5), (1.0, 1000, 1, 1e-6)], lambda row: row[1] > 10),
+        pytest.param(0.4, 50, 2, 1e-6, marks=pytest.mark.slow),
     ],
 )
-def test_epochs_composed_are_those_of_floats(z, batches, epochs, per_record, delta):
-    profile, run = gaussian_profile(1.0 / z), run_of(batches, epochs, per_record)
+def test_epochs_composed_are_those_of_floats(z, batches, epochs, delta):
+    profile, run = gaussian_profile(1.0 / z), run_of(batches, epochs)
     found = privproj.epsilon(
-        Gaussian(noise_multiplier=z),
-        delta=delta,
-        steps=epochs,
-        sampling="balls-in-bins",
-        batches=batches,
-        batches_per_record=per_record,
+        Gaussian(noise_multiplier=z), delta=delta, steps=epochs, sampling="balls-in-bins", batches=batches
     )
     with ctx.workprec(BITS):
         releases = epochs_in_balls(BallGaussianProfile(z), run, grids_of(z, run, math.log(delta)))
-        composed = RunInBalls(releases, propose_grid(releases_of(profile, run), math.log(delta)))
+        composed = RunInBalls([releases], propose_grid(releases_of(profile, run), math.log(delta)))
         assert float(composed.upper(found.value * 1.001)) <= delta
-        # With several batches per record a result has no lower bound.
-        assert float(composed.upper(0.999 * found.value if found.lower is None else found.lower)) >= delta
+        assert float(composed.upper(found.lower)) >= delta
         assert float(composed.lower(found.value)) <= delta

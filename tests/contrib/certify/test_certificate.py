@@ -439,6 +439,13 @@ def test_certificate_with_trailing_text_is_rejected(proof_text, tmp_path, capsys
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_certify_refuses_record_in_several_batches():
+    run = {"sampling": "balls-in-bins", "batches": 6, "batches_per_record": 2}
+    result = privproj.epsilon(privproj.Gaussian(noise_multiplier=2.0), delta=1e-5, **run)
+    with pytest.raises(privproj.UnsupportedError, match="Omit batches_per_record"):
+        certificate.certify(result)
+
+
 def test_certify_refuses_risk():
     with pytest.raises(privproj.UnsupportedError, match="an attack risk cannot be certified"):
         certificate.certify(privproj.sigma(privproj.Gaussian(), advantage=0.1))
