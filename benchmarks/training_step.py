@@ -19,7 +19,7 @@ WIDTH, RANK, BATCH = 1024, 16, 256
 
 
 def stepper(name, device, layers):
-    """A function that makes one step."""
+    """Return a function that makes one training step by the named algorithm."""
     import torch
     from torch.nn.functional import mse_loss
     from torch.utils.data import DataLoader, TensorDataset
@@ -60,7 +60,7 @@ def stepper(name, device, layers):
 
 
 def measured(name, device, layers, steps):
-    """Median seconds of a step and the memory that stepping added, in MiB."""
+    """Return the median seconds of a step, and the memory that steps added, in MiB."""
     import torch
 
     step = stepper(name, device, layers)
