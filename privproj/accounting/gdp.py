@@ -68,9 +68,9 @@ def gdp_mu(
 
     Returns:
         A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from`` and the
-        ``regret``. The regret bounds how loose ``mu`` is. With any prior, the best attack against ``G_mu`` guesses
-        right more often than the best attack against the curve of the bound, but the probabilities differ by at most
-        the regret. ``value`` is ``inf`` (outcome vacuous) if no ``mu`` was found.
+        ``regret``. The regret bounds how loose ``mu`` is. For any prior, the success probabilities of the best attacks
+        against ``G_mu`` and against the curve differ by at most the regret. ``value`` is ``inf`` (outcome vacuous) if
+        no ``mu`` was found.
 
     Raises:
         InvalidParameterError: A value is out of range.
@@ -149,8 +149,8 @@ class _GaussianFit:
     Attributes:
         mu: The ``mu``; ``inf`` if none was found.
         least_rate: The rate ``a0``; error rates that are at least ``a0`` need no slack.
-        regret: An upper bound on how loose ``mu`` is. With any prior, the best attack against ``G_mu`` guesses right
-            more often than the best attack against the curve, but the probabilities differ by at most the regret.
+        regret: An upper bound on how loose ``mu`` is. For any prior, the success probabilities of the best attacks
+            against ``G_mu`` and against the curve differ by at most the regret.
         points: The number of epsilons at which the curve was evaluated.
     """
 
@@ -359,5 +359,8 @@ def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
 
 
 def _gap(eps: float, mu: float, delta: float) -> float:
-    """Return ``(G_mu(eps) - delta) / (1 + e^eps)`` for :func:`_gaps`."""
+    """Return ``(G_mu(eps) - delta) / (1 + e^eps)`` for :func:`_gaps`.
+
+    ``G_mu`` is the privacy profile of two unit Gaussians at distance ``mu``.
+    """
     return (math.exp(log_gaussian_delta(eps, mu)) - delta) / (1.0 + math.exp(min(eps, 700.0)))

@@ -2,8 +2,8 @@
 
 A kernel is a compiled function of an epsilon (or a log delta) and a row, the tuple of the other parameters. A row
 function takes a mechanism and a ratio ``mu`` of sensitivity to noise. The row function returns the kernels and the row,
-or None if no kernel supports the parameters. If ``mu`` is an array, entries of the row are arrays. Everything that a
-result states besides its value must be independent of the noise, because many rows share one result.
+or None if no kernel supports the parameters. If ``mu`` is an array, entries of the row are arrays. All fields of a
+result except its values must be independent of the noise, because many rows share one result.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | No
     """Return the kernels and the row of M2, or None if no kernel supports it.
 
     No kernel supports layers of several shapes or the noisy count of adaptive clipping. ``any_rank`` is 1 for the bound
-    for differences of any rank, and 0 for rank one.
+    that holds for any rank of the difference between neighboring sums, and 0 for the bound for rank one.
     """
     from privproj.distributions.beta_gamma_kernels import BETA_GAMMA_KERNELS
 
@@ -40,7 +40,7 @@ def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | No
 def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "KernelRow | None":
     """Return the kernels and the row of M2 with one projected layer, else None.
 
-    ``sharp`` selects the exact Gaussian delta instead of the two-sided tail (C16).
+    ``sharp`` selects the bound ``beta-tail-sharp`` instead of ``beta-tail`` (C16).
     """
     from privproj.mechanisms.m2.beta_tail import BETA_TAIL_KERNELS, beta_tail_row
 

@@ -30,7 +30,7 @@ CACHED_REPRESENTATIONS = 8  # number of cached representations, for searches ove
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a run: a mechanism, how often it is released, and the bound that accounts for it.
+    """One phase of a run: a mechanism, its run, and the bound that accounts for both.
 
     :func:`privproj.schedule.phase_of` makes one from a mechanism.
 
@@ -190,7 +190,7 @@ class Phase:
 
     @property
     def reuses_projection(self) -> bool:
-        """True if the mechanism uses one projection for all releases and the bound needs a fresh one for each."""
+        """True if all releases share a projection although the bound needs fresh ones."""
         is_fixed = bool(getattr(self.mechanism, "fixed_projection", False))
         return is_fixed and "fixed-projection" not in self.bound.supports
 
@@ -243,9 +243,9 @@ class Phase:
 
     @property
     def _adds_shifts(self) -> bool:
-        """True if the noise is Gaussian and the position of a record determines its batch.
+        """True if the noise is Gaussian and a record's position determines its batch.
 
-        Then the epsilon of a user is largest if all records of the user are in one batch (C37).
+        In this case the epsilon of a user is largest if all records of the user are in one batch (C37).
         """
         form = _represent(self.bound, self.mechanism) if self.run.scheme.in_positions else None
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
@@ -319,8 +319,8 @@ class Phase:
         """Return privacy profiles for lower bounds, and the run to compose them over.
 
         Each profile is that of one release for one difference between neighboring sums, which the assumptions must
-        allow (C28). There may be none. For a group in sampled batches, the records of the group are copies of one
-        record, and the sensitivity for this record must not be random.
+        allow (C28). There may be none. For a group in sampled batches, the profile assumes that the records of the
+        group are copies of one record. The sensitivity for this record must not be random.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run

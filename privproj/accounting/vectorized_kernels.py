@@ -9,7 +9,7 @@ of the enclosure. Let ``V(h)`` be the delta that is printed for a log delta ``h`
 
 with both sums rounded up to a multiple of 2^-36.
 
-A row has the parameters of the profile, followed by the sampling rate.
+A row is the tuple of the parameters of a profile, followed by the sampling rate.
 """
 
 import math
@@ -53,8 +53,8 @@ ROOT: Any = None  # the kernel of the approximate inverse of the profile; set by
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:
     """Return an enclosure of ``ln delta`` at ``eps``, with a raised upper end.
 
-    The upper end is raised by ``widths`` times the width of the enclosure. The result is ``(-inf, inf)`` if the kernel
-    has no value.
+    The upper end is raised by ``widths`` times the width of the enclosure. ``row`` has the parameters of the profile
+    and the sampling rate. The result is ``(-inf, inf)`` if the kernel has no value.
     """
     rate, shift, most = row[-1], 0.0, 0.0
     if rate < 1.0:

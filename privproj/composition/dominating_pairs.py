@@ -311,8 +311,8 @@ def describe_coarsely(
         profile: The profile of the release.
         run: The sampling of the batches, and the number of releases.
         truncated_mass: The mass of the tails of the whole run that are truncated.
-        plateau: A range of ``ln E`` in nats above the truncation of the tails, in which a floor is searched
-            (:func:`_cut_tail`).
+        plateau: A range of the log excess in nats, above its value at the truncation of the tails, in which a floor is
+            searched (:func:`_cut_tail`).
 
     Raises:
         PrecisionError: The loss of an unsampled step exceeds :data:`LARGEST_LOSS` with a probability above
@@ -360,10 +360,10 @@ def _cut_tail(
 ) -> tuple[FloatArray, FloatArray]:
     """Return increasing losses and their log excess, truncated in the tail.
 
-    The tail is truncated where the log excess is ``log_least``, or where a floor begins. A floor is a range of losses
-    in which the excess is nearly constant (:data:`PLATEAU_NATS`). It would put a small mass at very large losses, and a
-    tilted distribution would consist of that mass alone. Truncating a floor does not worsen any bound. At least three
-    points remain.
+    The excess is ``E = delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The tail is truncated where ``ln E`` is
+    ``log_least``, or where a floor begins. A floor is a range of losses in which the excess is nearly constant
+    (:data:`PLATEAU_NATS`). It would put a small mass at very large losses, which would dominate the composition.
+    Truncating a floor does not worsen any bound. At least three points remain.
 
     Args:
         losses: Losses in nats from 0 on, increasing.
@@ -636,7 +636,7 @@ def _scale_polygon(
 
 
 def _ratios(wanted: FloatArray, sums: FloatArray) -> FloatArray:
-    """Return ``wanted / sums``, with a huge number where a sum is 0."""
+    """Return ``wanted / sums``, or a huge number for a sum of 0."""
     return wanted / np.maximum(sums, SMALLEST_UPPER_BOUND)
 
 

@@ -639,8 +639,9 @@ class TiltedSum:
         """Return the sums over frequencies of both geometric series that start at a cell.
 
         The sums are ``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` for ``x = theta`` and
-        ``x = theta + 1``, with ``w_k = 2 pi k / n``. Many frequencies are summed in blocks of :data:`SUMMED_BLOCK`,
-        with one multiplication for each frequency. The error of the sums is (vii) of the module docstring.
+        ``x = theta + 1``, with ``w_k = 2 pi k / n``. ``theta`` is the tilt, ``h`` the grid step, ``n`` the length of
+        the window, and ``R_k`` the transform of the tilted distribution. The error of the sums is (vii) of the module
+        docstring.
         """
         n, block = self.length, SUMMED_BLOCK
         if len(self.frequencies) < FEWEST_IN_BLOCKS or 8 * len(self.frequencies) < int(self.frequencies[-1]):
@@ -767,7 +768,7 @@ def _squared_size(phi: Spectrum) -> FloatArray:
 
 
 def _squared_size_bound(squares: FloatArray, error: float) -> FloatArray:
-    """Return an upper bound of ``|phi|^2`` from computed squares.
+    """Return an upper bound of ``|phi|^2`` for numbers ``phi`` with an error.
 
     Args:
         squares: The computed ``|phi|^2``.

@@ -204,7 +204,7 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The good event of one release: the release hardly increases the norm of a difference (C16).
+    """The event that a release hardly increases the norm of a difference (C16).
 
     The difference is the difference of neighboring sums. ``radius`` bounds the factor by which a release multiplies the
     norm of the difference. The code that builds the event guarantees ``radius``.

@@ -359,10 +359,10 @@ class GridCurve:
         return LazyEnclosure(find_lower, ends.upper)
 
     def _first_available(self, read: Callable[[ComposedCurve], Enclosure], start: int) -> tuple[int, Enclosure]:
-        """Return the first level from ``start`` on that works, and its value of ``read``.
+        """Return the index of the first grid from ``start`` on that works, and its result.
 
         Raises:
-            PrecisionError: No level is within its limits.
+            PrecisionError: No grid is within its limits.
         """
         failures: list[PrecisionError] = []
         for level in range(start, len(self.spacings)):

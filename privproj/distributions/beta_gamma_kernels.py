@@ -104,10 +104,12 @@ def beta_gamma_params(row):
 
 
 def log_shape(s, rise, dist):
-    """Return ``ln f(s) - ln f(0)``, with ``f`` the density of the coordinate ``s`` of ``X``.
+    """Return ``ln f(s) - ln f(0)`` for the density ``f`` of the coordinate ``s``.
+
+    The module docstring defines the coordinate of the squared sensitivity ``X``.
 
     Args:
-        s: The coordinate of the squared sensitivity ``X``.
+        s: The coordinate.
         rise: ``e^s - 1``.
         dist: The result of :func:`beta_gamma_params`.
     """
@@ -129,7 +131,8 @@ def log_shape(s, rise, dist):
 def point_at(s, dist):
     """Return ``e^s``, ``e^s - 1`` and the squared sensitivity ``x`` at a coordinate ``s``.
 
-    The first two are computed without cancellation, and are constant for ``s >= 700``.
+    The module docstring defines the coordinate. The first two results are computed without cancellation, and are
+    constant for ``s >= 700``.
     """
     if s < -0.7:
         growth = exp(s)
@@ -141,7 +144,10 @@ def point_at(s, dist):
 
 
 def coordinate(x, dist):
-    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``, at most 700."""
+    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``, at most 700.
+
+    The module docstring defines the coordinate.
+    """
     w = x / dist[2]
     rest = 1.0 - dist[3] * w
     if rest <= 1e-300:

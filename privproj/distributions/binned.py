@@ -352,7 +352,8 @@ class _BetaDistribution(_PositiveDistribution):
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return mass and ``E[B; .]`` below ``first``, and both above ``last``.
 
-        ``first`` and ``last`` are coordinates.
+        ``first`` and ``last`` are coordinates. ``E[B; .]`` is the mean of ``B`` over an event, not divided by its
+        probability.
         """
         # E[B; .] = a/(a+b) P(Beta(a+1, b) in .)
         a, b, tail = self.a, self.b, log_beta_tail_from
@@ -402,7 +403,8 @@ class _GammaDistribution(_PositiveDistribution):
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return mass and ``E[U; .]`` below ``first``, and both above ``last``.
 
-        ``first`` and ``last`` are coordinates.
+        ``first`` and ``last`` are coordinates. ``E[U; .]`` is the mean of ``U`` over an event, not divided by its
+        probability.
         """
         # E[U; .] = a P(Gamma(a+1) in .), and a e^s = (a + 1)(1 + e) with e = (a (e^s - 1) - 1)/(a + 1)
         a = self.a

@@ -93,6 +93,8 @@ def gauss_error(count: int, ellipse: Array | float) -> Array | float:
 def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
     """Return the exponent ``-k (D(w +- y) - D(w))`` in the integrand of a Mills ratio.
 
+    ``D(w)`` is ``e^w - 1 - w``.
+
     Args:
         k: The shape of the Gamma distribution.
         sign: 1 for ``above``, -1 for ``below``.

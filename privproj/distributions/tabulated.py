@@ -173,7 +173,10 @@ class _TabulatedPanels:
 
     @cached_property
     def base(self) -> _Nodes:
-        """The nodes of level 0; :class:`ConvergenceError` is raised if their mass is not 1."""
+        """The nodes of the panels before any halving.
+
+        Raises :class:`ConvergenceError` if their mass is not 1.
+        """
         low, width, count = self.grid
         left = np.asarray(low + width * np.arange(count), dtype=np.float64)
         nodes = self.evaluate_panels(left, left + width)
@@ -187,7 +190,7 @@ class _TabulatedPanels:
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
-        """``P(X > edge)`` and ``E[X; X > edge]`` at the panel edges of level 0.
+        """``P(X > edge)`` and ``E[X; X > edge]`` at the edges of the panels before any halving.
 
         The last entry of both arrays, for the right end, is set to 0.
         """
@@ -263,8 +266,8 @@ class _TabulatedPanels:
     def bins(self, count: int) -> "Bins":
         """Return the distribution in about ``count`` bins.
 
-        Each bin is a panel of one level. The first bin includes the mass below the panels, and the unbounded last bin
-        includes the mass above them. Masses are raised by :data:`DENSITY_MARGIN`.
+        Each bin is a panel, and all panels are halved equally often. The first bin includes the mass below the panels,
+        and the unbounded last bin includes the mass above them. Masses are raised by :data:`DENSITY_MARGIN`.
         """
         from privproj.distributions.binned import LEAST_DIVIDED_MASS, Bins
 

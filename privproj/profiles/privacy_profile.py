@@ -249,7 +249,7 @@ def amplified_epsilon(eps: float, rate: float) -> float:
 class _RunRepresentation(Protocol):
     """A bound that accounts for a run without a privacy profile of one release.
 
-    Examples are a Renyi curve, an ``(eps, delta)`` rule and a good event.
+    Examples are a Renyi curve, an ``(eps, delta)`` rule, and a rule that adds the probability of a rare event.
     """
 
     def over_run(self, run: Run, /) -> Curve:

@@ -137,8 +137,8 @@ def _rounding(like: Tensor, g: Tensor, x: Tensor, *, added: int) -> Tensor:
     """Return a bound on the rounding error of a squared norm whose tokens may cancel.
 
     ``g`` and ``x`` are the norms ``|g_t|`` and ``|x_t|`` of the tokens. The error is a multiple of the machine epsilon
-    of ``like``. ``added`` counts the rounded additions: ``GRAM_BLOCK`` for the two Gram matrices together, because a
-    sum of n products has a relative error of n eps/2, and one more for each token if tokens are summed.
+    of ``like``. ``added`` is the number of rounded additions: ``GRAM_BLOCK`` for the two Gram matrices together, and
+    one more for each token if tokens are summed. (A sum of ``n`` products has a relative error of ``n eps/2``.)
     """
     # (CANCELLATION + added) eps (sum_t |g_jt| |x_jt|)^2.
     return (CANCELLATION + added) * torch.finfo(like.dtype).eps * to_double((g * x).sum(1)).square()
@@ -219,9 +219,10 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
 class LookedUp:
     """The factor ``g`` of an embedding table, with row numbers for unit vectors.
 
-    Looking up row ``i`` of a table is a product with the unit vector ``e_i``, so ``e_i`` is a token of ``g``. ``rows``
-    (records x T) has the numbers ``i``. ``dense`` (records x S x outputs, ``S`` may be 0) has the tokens of linear
-    layers that use the same table as their weight. The tokens of ``dense`` come first.
+    Looking up row ``i`` of a table is a product with the unit vector ``e_i``. So ``e_i`` is a token of the factor
+    ``g``, and only its number is stored. ``rows`` (records x T) has the numbers ``i``. ``dense`` (records x S x
+    outputs, ``S`` may be 0) has the tokens of linear layers that use the same table as their weight. The tokens of
+    ``dense`` come first.
     """
 
     dense: Tensor

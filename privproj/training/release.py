@@ -5,7 +5,7 @@ the sum once, and the noisy sum is divided by the public expected batch size ``q
 these released means is post-processing. A view (:mod:`privproj.training.view`) determines which linear image of the
 gradients is summed.
 
-The clipped gradient of a record over all views has norm at most ``C``, so neighboring sums differ by at most the
+The clipped gradient of a record over all views has norm at most ``C``. So neighboring sums differ by at most the
 sensitivity ``s``, which is ``C``, or ``2C`` under replace. With noise of standard deviation ``sigma = z s`` this is a
 Gaussian release (C3: profile of Gaussian noise), and for M2 a release with a random projection (C4: random
 sensitivity). With adaptive clipping, a noisy count of the records that were not clipped is part of the same release

@@ -155,8 +155,8 @@ class Trained:
 def trained_tensors(module: nn.Module) -> list[Trained]:
     """Return the trained tensors of a module, each once, in the order of the layers.
 
-    Raises :class:`InvalidParameterError` if no tensor requires a gradient, for a layer of ``torch.jit``, and for a
-    trained tensor that is not initialized or whose dtype is not float32 or float64.
+    Raises :class:`InvalidParameterError` if no tensor requires a gradient, or for a layer of ``torch.jit``. The error
+    is also raised for a trained tensor that is not initialized, or whose dtype is not float32 or float64.
     """
     taken: set[int] = set()
     tensors: list[Trained] = []

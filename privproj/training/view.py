@@ -1,7 +1,7 @@
 """Define views and algorithms: the linear image of a gradient that is released.
 
-A view computes a linear image of per-example gradients, such as a projection. This module has the plain view. Other
-views are in the modules of their algorithms.
+A view is the linear image of per-example gradients that an algorithm sums and releases, such as a projection. This
+module has the plain view, which is the whole gradient. Other views are in the modules of their algorithms.
 
 The gradient of record ``j`` for a matrix is ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs), a sum over tokens ``t``. A
 view of a matrix sums ``c_j G_j P`` over the records, for some matrix ``P`` and the clipping factors ``c_j``. The
@@ -27,7 +27,7 @@ Update = tuple[Tensor, Tensor | None]
 
 
 class View:
-    """The plain view of trained tensors, which releases the whole gradient: DP-SGD.
+    """A view that clips, sums and releases whole gradients, as in DP-SGD.
 
     The privacy guarantee needs one property of a view: the summand of a record in ``clipped_sum``, for the factor 1,
     has at most the norm ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping
@@ -96,7 +96,7 @@ class View:
 
         ``mean`` has the shape ``shape``. ``group`` is the parameter group of the first of ``parameters``. ``plain`` is
         True if the wrapped optimizer is SGD without momentum. Then a low-rank update is added to the weight directly,
-        and no gradient of the size of the weight is computed, unless weight and bias are in different groups.
+        so that no gradient of the size of the weight is computed. This needs weight and bias in one group.
         """
         left, right = self.update(mean)
         if right is not None and plain and {id(p) for p in self.parameters} <= {id(p) for p in group["params"]}:
@@ -150,8 +150,8 @@ class Algorithm:
     Attributes:
         name: The name in the public API.
         summary: One sentence about what the algorithm does.
-        rank: "projection" if the algorithm draws projections and needs their rank, "module" if the rank is that of the
-            adapters in the module, "none" if there is no rank.
+        rank: "projection" if the algorithm draws projections of this rank. "module" if the rank is that of the adapters
+            in the module. "none" if there is no rank.
         has_frame: True if users can choose how a release is lifted back: in the Haar or in the Wishart frame
             (:class:`privproj.training.algorithms.projected.Projected`).
         accounted_as: Called with the shapes, the ranks and the shares of the squared clipping norm of all tensors;

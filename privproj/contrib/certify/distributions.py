@@ -65,8 +65,8 @@ class BallDistribution(ABC):
     def above(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the trapezoidal sum of the density after a node (C21).
 
-        The node is the one with these ``odds``. The sum has the step of the rule times the density at every node after
-        it.
+        The node is the one with these ``odds``. The sum is over all later nodes, and a term is the density times the
+        step of the rule.
         """
 
     @abstractmethod
@@ -91,8 +91,8 @@ class BallDistribution(ABC):
     def below(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the trapezoidal sum of the density before a node (C21).
 
-        The node is the one with these ``odds``. The sum has the step of the rule times the density at every node before
-        it.
+        The node is the one with these ``odds``. The sum is over all earlier nodes, and a term is the density times the
+        step of the rule.
         """
         # (c E)^a / (a Beta(a, b)), or with Gamma(a)
         return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a

@@ -103,7 +103,7 @@ class NearbyValues:
         return upper(self.k, z) if near is None else near[0].above - near[1]
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
-        """Return the expansion point next to ``z``, and the increase of ``P`` up to ``z``.
+        """Return the expansion point next to ``z``, and the increase of ``P`` from it to ``z``.
 
         ``P`` is the distribution function of ``Gamma(k)``. The result is None for small ``k``, for ``z`` far from
         ``k``, and if the Taylor series is not accurate enough.

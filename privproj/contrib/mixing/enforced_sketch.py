@@ -82,9 +82,9 @@ class EnforcedSketch:
     def excess(self, losses: Array) -> tuple[Array, Array]:
         """Return bounds of ``H_t - max(0, 1 - t)`` at losses ``ln t`` of any sign.
 
-        ``H_t`` is the profile at ``t = e^eps`` if the first of the two datasets has the record. Simple bounds replace
-        the tails from the losses on at which the tails hardly decrease any more. There the lower bound is 0. The upper
-        bound is constant for ``t > 1`` and proportional to ``t`` for ``t < 1``.
+        ``H_t`` is the profile at ``t = e^eps`` if the first of the two datasets has the record. Simple bounds are used
+        far in the tails, where the excess hardly decreases. There the lower bound is 0. The upper bound is constant for
+        ``t > 1`` and proportional to ``t`` for ``t < 1``.
         """
         first, last = self._cuts
         inside = np.clip(losses, first, last)

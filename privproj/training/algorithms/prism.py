@@ -374,7 +374,7 @@ class _TrainedLowRank(Trained):
 
 
 class _TangentView(View):
-    """The view of PRISM: the projection ``P_T(G_j)`` to the tangent space.
+    """The view of PRISM: gradients ``G_j`` projected to the tangent space.
 
     ``G_j`` is the gradient of record ``j``. The norm of the projection is clipped, and noise is added to the
     coordinates of the sum. The squared norm is a sum of two squares,
@@ -459,7 +459,7 @@ class _TangentView(View):
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
         """Make one step on the manifold, with the learning rate of the group.
 
-        Weight decay, that of the group, reduces the singular values ``s``.
+        The weight decay of the group reduces the singular values ``s``.
         """
         with torch.no_grad():
             at = self.point

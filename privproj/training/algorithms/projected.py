@@ -21,7 +21,7 @@ from privproj.training.view import Algorithm, Shape, Update, View
 
 
 class Projected(View):
-    """The view of M2: a fresh projection of the inputs of a matrix.
+    """The view of M2: gradients times a fresh projection of the inputs.
 
     ``Q`` (inputs x rank) has orthonormal columns, and ``Q R`` is a Gaussian matrix with N(0, 1) entries. ``d`` is the
     number of inputs and ``r`` the rank. The release is ``S = sum_j c_j G_j Q + sigma Xi`` (outputs x rank), with
@@ -76,7 +76,7 @@ class Projected(View):
 
 
 class _ProjectedClip(Projected):
-    """The view of M2 with projected clipping: clips and sums ``sqrt(d/r) G_j Q``.
+    """The view of M2 with projected clipping: ``sqrt(d/r) G_j Q``.
 
     ``Q``, ``d`` and ``r`` are as in :class:`Projected`.
     """
@@ -113,7 +113,7 @@ class _ProjectedDPSGD(View):
 
 
 class _Flora(Projected):
-    """The view of Flora, whose momentum ``m`` is in the space of a random sketch.
+    """The view of Flora: gradients times a random sketch, with momentum ``m``.
 
     The sketch ``A`` is rank x inputs with entries N(0, 1/rank). The release is ``R = sum_j c_j G_j A^T + sigma Xi``
     (outputs x rank), and the norm of ``G_j A^T`` is clipped. The updates are ``m <- beta m + (1 - beta) R / (q N)`` and

@@ -175,7 +175,7 @@ def flat_weights(trained: list[Trained]) -> Tensor:
 
 
 class _SubspaceView(View):
-    """The view of DP-SFT: the coordinates ``z_j = P^T vec(G_j)`` of the gradient.
+    """The view of DP-SFT: coordinates ``z_j = P^T vec(G_j)`` of the gradients.
 
     ``P`` (weights x k) is the basis of the subspace, and ``G_j`` is the gradient of record ``j``.
     """
