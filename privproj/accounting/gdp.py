@@ -260,7 +260,7 @@ def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
 
 
 def _log_rate(low: _Point, high: _Point) -> float:
-    """Return ``ln a``, where ``-a`` is the slope of an edge.
+    """Return ``ln a`` for the slope ``-a`` of an edge.
 
     The slope is the derivative of delta in ``t = e^eps``. ``a`` decreases from one edge of :func:`_edges` to the next.
     """
@@ -271,9 +271,10 @@ def _log_rate(low: _Point, high: _Point) -> float:
 
 
 def _log_slope(eps: float, mu: float) -> float:
-    """Return ``ln a``, where ``-a`` is the slope of ``G_mu`` at this epsilon.
+    """Return ``ln a`` for the slope ``-a`` of ``G_mu`` at this epsilon.
 
-    The slope is the derivative in ``t = e^eps``. Its error is within the margin of C20 for closed forms.
+    ``G_mu`` is the privacy profile of two unit Gaussians at distance ``mu``, and its slope is the derivative in
+    ``t = e^eps``. The error is within the margin of C20 for closed forms.
     """
     # -dG/dt = Phi(-mu/2 - eps/mu)
     return _log_tail(0.5 * mu + eps / mu)

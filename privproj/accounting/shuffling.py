@@ -241,14 +241,14 @@ def _log_sum(logs: list[float]) -> float:
 
 
 def _log_odds_against(log_probability: float) -> float:
-    """Return ``ln(-ln(1 - p))`` from ``ln p``."""
+    """Return ``ln(-ln(1 - p))`` from ``ln p``, for a probability ``p``."""
     if log_probability >= 0.0:
         return math.inf
     return log_probability if log_probability < -35.0 else math.log(-log1m_exp(log_probability))
 
 
 def _log_any(log_spent: float) -> float:
-    """Return ``ln(1 - e^-L)`` from ``ln L``."""
+    """Return ``ln(1 - e^-x)`` from ``log_spent = ln x``."""
     if log_spent < -35.0:
         return log_spent
     return 0.0 if log_spent > 7.0 else math.log(-math.expm1(-math.exp(log_spent)))
