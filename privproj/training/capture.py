@@ -461,7 +461,7 @@ def _tokens(x: Tensor, g: Tensor, ones: float | None) -> tuple[Tensor, Tensor]:
 
 
 def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None) -> Any:
-    """Return ``x W^T + b`` and capture the factors of its gradient."""
+    """Return the output of a linear layer, and capture the factors of its gradient."""
     trained = during.matrix(weight)
     if trained is None or trained.is_transposed or weight.dim() != 2:
         return NotImplemented
@@ -470,7 +470,7 @@ def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None)
 
 
 def _addmm(during: AllRecords, input: Tensor, mat1: Tensor, mat2: Tensor, **scales: Any) -> Any:
-    """Return ``b + x W`` for a Conv1D layer, and capture the factors of its gradient."""
+    """Return the output of a Conv1D layer, and capture the factors of its gradient."""
     trained = during.matrix(mat2)
     if trained is None or not trained.is_transposed or scales:
         return NotImplemented

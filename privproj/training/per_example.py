@@ -93,7 +93,7 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
 
     ``g`` and ``x`` are the factors of the gradients. If ``x`` is None, ``g`` has the gradients themselves. The result
     for factors is not too small due to rounding: if tokens may cancel or products may underflow, a bound on the error
-    is added. If a value overflows, the result is not finite.
+    is added. If a value overflows, the result is not finite. ``G_j`` is the gradient of record ``j``.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -168,8 +168,9 @@ def is_summed_formed(g: Tensor) -> bool:
 def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return ``sum_j c_j S_j`` over the rows of all records, in double precision.
 
-    The first dimension of ``rows`` has the records. ``c`` has one factor for each record. ``mask`` is True for records
-    with finite gradients; other records count as 0. If it is None, all are finite.
+    The first dimension of ``rows`` has the records. ``S_j`` is the row of record ``j``, and ``c`` has its factor
+    ``c_j``. ``mask`` is True for records with finite gradients; other records count as 0. If it is None, all are
+    finite.
     """
     c, flat = exact(c), rows.flatten(1)
     total = c.new_empty(flat.shape[1])
@@ -186,9 +187,9 @@ def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
 def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
     """Return the clipped sum ``sum_j c_j G_j`` of the gradients.
 
-    The result is outputs x inputs, in double precision. ``c`` has one factor for each record. ``g`` and ``x`` are the
-    factors of the gradients ``G_j``. If ``x`` is None, ``g`` has the gradients themselves. ``mask`` is True for records
-    with finite gradients; other records count as 0. If it is None, all are finite.
+    The result is outputs x inputs, in double precision. ``c`` has one clipping factor ``c_j`` for each record ``j``.
+    ``g`` and ``x`` are the factors of the gradients ``G_j``. If ``x`` is None, ``g`` has the gradients themselves.
+    ``mask`` is True for records with finite gradients; other records count as 0. If it is None, all are finite.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -261,8 +262,8 @@ class LookedUp:
     def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the clipped sum ``sum_j c_j G_j`` of the gradients.
 
-        The result is outputs x inputs, in double precision. The gradients ``G_j`` have this factor and the factor
-        ``x``. ``c`` and ``mask`` are as in :func:`clipped_sum`.
+        The result is outputs x inputs, in double precision. The gradients ``G_j`` of the records have this factor and
+        the factor ``x``. ``c`` and ``mask`` are as in :func:`clipped_sum`.
         """
         count = self.dense.shape[1]
         total = clipped_sum(c, self.dense, x[:, :count], mask=mask)

@@ -117,10 +117,11 @@ class NoisySum:
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
         """Return the clipping factors ``c_jl = min(1, C_l / n_jl)`` of all records.
 
-        ``n_jl`` is the norm of the gradient of record ``j`` over the tensors of group ``l``. With joint clipping there
-        is one group, and ``C_1 = C``. With per-layer clipping each tensor is a group, and ``sum_l C_l^2 = C^2``.
-        ``squared`` has the squared norms, records x tensors. ``finite`` marks the records with finite gradients; the
-        others get the factor 0. The result has the shape records x groups.
+        ``n_jl`` is the norm of the gradient of record ``j`` over the tensors of group ``l``, and ``C_l`` is the
+        clipping norm of this group. With joint clipping there is one group, and ``C_1 = C``. With per-layer clipping
+        each tensor is a group, and ``sum_l C_l^2 = C^2``. ``squared`` has the squared norms, records x tensors.
+        ``finite`` marks the records with finite gradients; the others get the factor 0. The result has the shape
+        records x groups.
         """
         grouped = squared if len(self.clips) > 1 else squared.sum(1, keepdim=True)
         over = (grouped.sqrt() * (1.0 + SLACK) + torch.finfo(squared.dtype).tiny).unbind(1)
@@ -133,8 +134,9 @@ class NoisySum:
         """Return the released mean ``(sum_j c_j G_j + sigma Xi) / (q N)`` of every view.
 
         ``G_j`` is the gradient of record ``j`` (with a projection, the projected gradient), and ``c_j`` is its clipping
-        factor. ``Xi`` has independent standard normal entries, and ``sigma = z s``. The means have the order of the
-        views. Call :meth:`begin` before the next batch.
+        factor. ``Xi`` has independent standard normal entries. ``sigma = z s`` is the noise multiplier times the
+        sensitivity, and ``q N`` is the expected batch size. The means have the order of the views. Call :meth:`begin`
+        before the next batch.
         """
         sums, count = self.sums, self.count
         self.forget()

@@ -65,7 +65,7 @@ class View:
         """Return the squared norm to be clipped, for each record.
 
         It is ``|G_j P|^2`` if ``clips_what_it_sums``, else ``|G_j|^2``. The result is None if no gradients were
-        captured.
+        captured. ``G_j`` is the gradient of record ``j``. ``P`` is the projection of the view (module docstring).
         """
         # A pass that failed before its sum may have left gradients here.
         self.seen, captured = (), self.trained.take()
@@ -79,7 +79,8 @@ class View:
         """Return the sum ``sum_j c_j G_j P`` over the records, in double precision.
 
         The sum has as many entries as ``shape``. ``c`` has the clipping factor of each record. ``mask`` is True for
-        records with finite gradients; other records count as 0. If it is None, all are finite.
+        records with finite gradients; other records count as 0. If it is None, all are finite. ``G_j`` is the gradient
+        of record ``j``. ``P`` is the projection of the view (module docstring).
         """
         seen, self.seen = self.seen, ()
         return per_example.clipped_sum(c, *seen, mask=mask)
@@ -87,7 +88,8 @@ class View:
     def update(self, mean: Tensor) -> Update:
         """Return the gradient estimate for a released mean: by default the mean itself.
 
-        ``mean`` has the shape ``shape``. The result is ``(L, R)`` for the product of two factors, or ``(L, None)``.
+        ``mean`` has the shape ``shape``. The result ``(L, R)`` means the product ``L R``, and ``(L, None)`` means
+        ``L``.
         """
         return mean, None
 

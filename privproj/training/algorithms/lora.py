@@ -400,9 +400,9 @@ def _save_trained(
 def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
     """Return a hook that merges and resamples adapters after every ``every`` steps.
 
-    The hook sets ``W <- W + s B A`` and ``B = 0``, and draws a new ``A``. Each step is accounted as a step of
-    DP-LoRA-FA. The randomness of ``A`` does not reduce epsilon, because from the second step after a draw gradients
-    depend on ``A``.
+    The hook calls :meth:`FrozenLoRA.merge`: it adds the adapter to the weight, sets ``B = 0``, and draws a new ``A``.
+    Each step is accounted as a step of DP-LoRA-FA. The randomness of ``A`` does not reduce epsilon, because from the
+    second step after a draw gradients depend on ``A``.
     """
     layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
     if not layers:

@@ -124,9 +124,9 @@ class PrismLinear(nn.Module):
 
 
 def low_rank(x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Tensor:
-    """Return ``U (s * (V^T x))``; during training the gradient is captured.
+    """Return ``U (s * (V^T x))``, the output of the low-rank part of a layer.
 
-    :mod:`privproj.training.capture` explains how gradients are captured.
+    During training the gradient is captured (:mod:`privproj.training.capture`).
     """
     if has_torch_function((x, u, s, v)):
         return handle_torch_function(low_rank, (x, u, s, v), x, u, s, v)
@@ -215,7 +215,7 @@ class _Tangent(NamedTuple):
     vp: Tensor
 
     def flat(self) -> Tensor:
-        """Return the entries of ``K``, ``Up`` and ``Vp`` as one vector, in this order."""
+        """Return the entries of the three matrices ``K``, ``Up`` and ``Vp`` as one vector."""
         return torch.cat([part.flatten() for part in self])
 
     def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
@@ -237,7 +237,10 @@ def from_flat(row: Tensor, at: Point) -> _Tangent:
 
 
 def _orthogonal(xi: _Tangent, at: Point) -> _Tangent:
-    """Return ``xi`` with ``Up`` replaced by ``(I - U U^T) Up``, and ``Vp`` likewise."""
+    """Return ``xi`` with ``Up`` and ``Vp`` orthogonal to the bases ``U`` and ``V``.
+
+    ``Up`` is replaced by ``(I - U U^T) Up``, and ``Vp`` by ``(I - V V^T) Vp``.
+    """
     return _Tangent(xi.k, xi.up - at.u @ (at.u.T @ xi.up), xi.vp - at.v @ (at.v.T @ xi.vp))
 
 
@@ -345,7 +348,10 @@ OVERSTATEMENT = 8.0
 
 
 def _orthonormality_error(at: Point) -> Tensor:
-    """Return the larger of the Frobenius norms ``|U^T U - I|`` and ``|V^T V - I|``."""
+    """Return how far the bases ``U`` and ``V`` of a point are from orthonormal.
+
+    The result is the larger of the Frobenius norms ``|U^T U - I|`` and ``|V^T V - I|``.
+    """
     wide = [per_example.to_double(basis) for basis in (at.u, at.v)]
     eye = torch.eye(len(at.s), dtype=wide[0].dtype, device=at.s.device)
     return torch.stack([(basis.T @ basis - eye).norm() for basis in wide]).max()
@@ -427,7 +433,7 @@ class _TangentView(View):
         """Return an upper bound on ``|P_T(G_j)|^2`` for each record.
 
         The bound is also valid for bases that are not exactly orthonormal. The result is None if no gradients were
-        captured.
+        captured. ``P_T(G_j)`` is the projected gradient of record ``j``.
         """
         captured = self.trained.take()
         if captured is None:
@@ -450,7 +456,10 @@ class _TangentView(View):
         return torch.where(loose > LARGEST_DEVIATION, math.inf, squared)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the coordinates of ``sum_j c_j P_T(G_j)`` as a vector."""
+        """Return the coordinates of ``sum_j c_j P_T(G_j)`` as a vector.
+
+        ``P_T(G_j)`` is the projected gradient of record ``j``, and ``c_j`` is its clipping factor.
+        """
         gv, gtu = (per_example.clipped_sum(c, *part, mask=mask) for part in self.seen)
         self.seen, at = [], self.point
         # G V and G^T U for G = sum_j c_j G_j.

@@ -57,7 +57,7 @@ class Projected(View):
     def sketched(self, x: Tensor) -> Tensor:
         """Return ``x Q``, or ``sqrt(d/r) x Q`` with projected clipping.
 
-        The last dimension of ``x`` has the inputs.
+        The last dimension of ``x`` has the inputs. ``Q`` is the projection of this release.
         """
         return x @ self.q.to(x)
 
@@ -101,14 +101,18 @@ class _ProjectedDPSGD(View):
         self.q = torch.linalg.qr(self.a.T.double())[0].to(self.a)
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return ``x A^T A``.
+        """Return ``x A^T A`` for the projection ``A`` of this release.
 
         The last dimension of ``x`` has the inputs.
         """
         return (x @ self.a.T) @ self.a
 
     def update(self, mean: Tensor) -> Update:
-        """Return the released mean ``Y`` times ``P_A``, as ``Y Q`` and ``Q^T``."""
+        """Return the released mean times ``P_A = Q Q^T``, as two factors.
+
+        The factors are the mean times ``Q``, and ``Q^T``. The columns of ``Q`` are an orthonormal basis of the range of
+        ``A^T``.
+        """
         return mean @ self.q, self.q.T
 
 
