@@ -41,7 +41,7 @@ class _IsotropicNoise(Projected):
     """
 
     def refresh(self, streams: Streams) -> None:
-        """Draw ``A^T`` itself instead of ``Q``, an orthonormal basis of its columns."""
+        """Draw a Gaussian matrix instead of an orthonormal basis of its columns."""
         super().refresh(streams)
         draw = normal(tuple(self.q.shape), self.q, streams.projection)
         self.q = draw / self.rank**0.5

@@ -171,7 +171,7 @@ class _Sum:
         """Return a bound of the excess of an epoch at ``s = c/t``, for ``s >= 1``.
 
         The excess is ``m + E (S/t - s)_+``, where ``m`` is the mass at an infinite loss. The result is an upper bound
-        if ``above``, and a lower bound otherwise.
+        if ``above``, and a lower bound otherwise. ``S`` is the sum of the likelihood ratios of the ``t`` batches.
         """
         place = c / self.h
         if self.above:
@@ -186,7 +186,8 @@ class _Sum:
     def left(self, c: arb) -> arb:
         """Return a bound of the excess of an epoch at ``s = c/t``, for ``s < 1``.
 
-        The excess is ``E (s - S/t)_+``. The result is an upper bound if ``above``, and a lower bound otherwise.
+        The excess is ``E (s - S/t)_+``. The result is an upper bound if ``above``, and a lower bound otherwise. ``S``
+        is the sum of the likelihood ratios of the ``t`` batches.
         """
         place = c / self.h
         if self.above:

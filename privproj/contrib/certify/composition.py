@@ -277,10 +277,11 @@ def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
     """Return the corners of a polygon below the profile ``H`` of a release, or None.
 
     The corners are at every other knot, as long as the polygon exceeds ``max(0, 1 - t)``. A segment of the polygon lies
-    between the knots ``i`` and ``i + 2``. Because ``H`` is convex, the line through ``high`` at ``i`` and ``low`` at
-    ``i + 1`` is below ``H`` from ``i + 1`` to ``i + 2``. The line through ``high`` at ``i + 2`` and ``low`` at
-    ``i + 1`` is below ``H`` from ``i`` to ``i + 1``. The segment connects the ends of both lines at ``i + 2`` and at
-    ``i``. The result is None if the polygon does not reach both sides of ``t = 1``.
+    between the knots ``i`` and ``i + 2``. ``low`` and ``high`` are the bounds of ``H`` at a knot. Because ``H`` is
+    convex, the line through ``high`` at ``i`` and ``low`` at ``i + 1`` is below ``H`` from ``i + 1`` to ``i + 2``. The
+    line through ``high`` at ``i + 2`` and ``low`` at ``i + 1`` is below ``H`` from ``i`` to ``i + 1``. The segment
+    connects the ends of both lines at ``i + 2`` and at ``i``. The result is None if the polygon does not reach both
+    sides of ``t = 1``.
     """
     corners = knots[::2]
     plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]

@@ -48,9 +48,9 @@ class BallDistribution(ABC):
     def weight(self, u: arb, rest: arb) -> arb:
         """Return the density of the log odds of ``U``, or of ``ln U``, at ``u``.
 
-        For a Beta variable it is the density of ``ln(U/(1-U))``, which is ``u^a (1-u)^b / Beta(a, b)``. For a Gamma
-        variable it is the density of ``ln U``, which is ``u^a e^-u / Gamma(a)``. ``rest`` is ``1 - u``. The value is
-        called ``k(u)``.
+        For ``U ~ Beta(a, b)`` it is the density of ``ln(U/(1-U))``, which is ``u^a (1-u)^b / Beta(a, b)``. For
+        ``U ~ Gamma(a)`` it is the density of ``ln U``, which is ``u^a e^-u / Gamma(a)``. ``rest`` is ``1 - u``. The
+        value is called ``k(u)``.
         """
 
     @abstractmethod
@@ -71,12 +71,13 @@ class BallDistribution(ABC):
 
     @abstractmethod
     def tail(self, u: arb) -> arb:
-        """Return a ball that contains ``P(U > u)``."""
+        """Return a ball that contains ``P(U > u)`` for the variable ``U`` of the class."""
 
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
         """Return a cut for the mean of ``h_eps(X)``, and a ball for the part beyond.
 
-        This part is ``E[h_eps(X); U > cut]``. ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``.
+        This part is the mean over the event that ``U`` exceeds the cut. ``X`` is the squared sensitivity over noise, a
+        function of ``U``, and ``h_eps(X)`` is the Gaussian delta at ``X``.
         """
         if self.inverse:
             cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
@@ -100,7 +101,7 @@ class BallDistribution(ABC):
     def mean_above(self, u: arb, tail: arb) -> arb:
         """Return a ball that contains ``E[X | U > u]``.
 
-        ``tail`` is a ball that contains ``P(U > u)``.
+        ``X`` is the squared sensitivity over noise, a function of ``U``. ``tail`` is a ball that contains ``P(U > u)``.
         """
         # E[U; U > u] = E U (P(U > u) + k(u)/a)
         return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail

@@ -54,7 +54,7 @@ class EnforcedSketch:
 
     @property
     def mu(self) -> float:
-        """The sensitivity of the eigenvalue over its noise: ``mu = 1/Z``."""
+        """The sensitivity of the eigenvalue over its noise, ``1/eigen_noise``."""
         return 1.0 / self.eigen_noise
 
     @property
