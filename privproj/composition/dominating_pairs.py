@@ -136,7 +136,7 @@ class DominatingPair:
         return math.log(max(1.0, float(self.masses.sum()) + self.infinity_mass)) + 2.0 * self.rounding
 
     def mirrored(self) -> "DominatingPair":
-        """Return the pair with ``P`` and ``Q`` exchanged.
+        """Return the pair with its two measures ``P`` and ``Q`` exchanged.
 
         If this pair is for the remove direction, the result is for the add direction.
         """

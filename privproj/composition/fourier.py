@@ -239,7 +239,8 @@ class FourierComposition:
         """Return ``ln`` of a Chernoff bound of delta, valid if the pairs dominate (C19).
 
         With the loss ``l`` of the run, the finite part of delta is at most
-        ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` for every tilt ``theta``.
+        ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` for every tilt ``theta``. ``T_i`` is the number of
+        releases of phase ``i``, and ``K_i(theta) = ln E e^(theta loss)`` for one of its releases.
         """
         if eps > self.largest:
             return math.log(max(self.infinity_mass, LEAST_LOG_MASS))
@@ -398,8 +399,9 @@ class TiltedSum:
     def add(self, phase: _RepeatedPair) -> None:
         """Tilt one phase, and store its log mass, tilted masses, error and variance.
 
-        The log mass is ``K = ln sum_j p_j e^(theta j h)``, the tilted masses are ``p_j e^(theta j h - K)``, the error
-        is their rounding error (iii), and the variance is in squared cells.
+        A release of the phase has the masses ``p_j`` at the losses ``j h``. The log mass is
+        ``K = ln sum_j p_j e^(theta j h)`` for the tilt ``theta``, and the tilted masses are ``p_j e^(theta j h - K)``.
+        The error is their rounding error, and the variance is in squared cells.
         """
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
@@ -426,8 +428,8 @@ class TiltedSum:
     def window(self) -> tuple[int, int, float]:
         """Return the window as ``(a, n)``, and a bound of the tilted mass outside it.
 
-        The window is the cells ``a <= S < a + n`` of the loss of the run. The mass outside determines the errors (i) of
-        the tail and (ii) of aliasing.
+        The window is the cells ``a <= S < a + n``, where ``S`` is the loss of the run in grid steps. The mass outside
+        determines the errors (i) of the tail and (ii) of aliasing.
 
         Raises:
             GridSizeError: The window is too long.

@@ -56,7 +56,7 @@ class _Excess:
     def mirrored(self) -> "_Excess":
         """Return the excess of the other direction (add or remove).
 
-        It is ``E'(1/t) = E(t) / t``, where ``E`` is the excess of this direction (C1).
+        If ``E(t)`` is the excess of this direction at ``t = e^loss``, the other one is ``E(t) / t`` at ``1/t`` (C1).
         """
         # ln E'(t) at the loss x is x + ln E at the loss -x; x is off by a few roundings.
         logs = (self.logs - self.losses) + 4.0 * UNIT_ROUNDING * (np.abs(self.losses) + np.abs(self.logs))
@@ -104,7 +104,7 @@ class _Excess:
 
 
 def _chord_weights(y: Array) -> tuple[Array, Array]:
-    """Return ``ln A`` and ``ln B``, the logs of two integrals over a chord.
+    """Return ``ln A`` and ``ln B`` for the integrals of a tilted chord.
 
     ``A = int_0^1 e^(y r) (1 - r) dr`` and ``B = int_0^1 e^(y r) r dr``.
     """

@@ -105,7 +105,7 @@ class LossPmf:
 
     @cached_property
     def others(self) -> FloatArray:
-        """The ``Q``-masses at the losses: ``e^-loss`` times the ``P``-masses."""
+        """The masses of ``Q`` at the losses: ``e^-loss`` times the masses of ``P``."""
         return self.masses * np.exp(-self.losses)
 
     @property
@@ -114,7 +114,7 @@ class LossPmf:
         return float(max(-self.losses[0], self.losses[-1], self.unit))
 
     def mirrored(self) -> "LossPmf":
-        """Return the pair with ``P`` and ``Q`` exchanged.
+        """Return the pair with its two measures ``P`` and ``Q`` exchanged.
 
         If this pair is for the remove direction, the result is for the add direction.
         """

@@ -118,9 +118,10 @@ class TailLevelsCurve:
         return _Level(k, phases, self.step, log_cut, self.first if k == 1 else None)
 
     def _boundary(self, k: int) -> float:
-        """Return ``b_k``, the epsilon (nats) of level ``k + 1`` at the least delta of level ``k``.
+        """Return the largest epsilon (nats) for which level ``k`` is used.
 
-        The result is ``inf`` for the last level, or if the epsilon is unknown.
+        It is ``b_k``, the epsilon of level ``k + 1`` at the least delta of level ``k``. The result is ``inf`` for the
+        last level, or if the epsilon is unknown.
         """
         try:
             return self.level(k + 1).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
@@ -249,9 +250,10 @@ class TailLevelsCurve:
 
     @cached_property
     def shares(self) -> list[float]:
-        """Shares ``w_i`` of epsilon with ``sum T_i w_i = 1`` for basic composition.
+        """Shares ``w_i`` of epsilon for basic composition of the phases ``i``.
 
-        They are proportional to the epsilon of one release. Any shares give a valid bound.
+        The shares satisfy ``sum T_i w_i = 1`` for the numbers ``T_i`` of releases. They are proportional to the epsilon
+        of one release. Any shares give a valid bound.
         """
         if len(self.releases) == 1:
             return [1.0 / self.releases[0][1]]

@@ -56,9 +56,9 @@ def log_binomial_tail(count: int, rate: float, least: int) -> Enclosure:
 
 
 def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:
-    """Return an enclosure of ``ln P(cut)``, the log probability of a truncation.
+    """Return an enclosure of the log probability that some batch is truncated.
 
-    ``P(cut)`` is bounded by the sum over all batches of the run (C26). The result is ``-inf`` if no batch can be
+    The probability is bounded by the sum over all batches of the run (C26). The result is ``-inf`` if no batch can be
     truncated.
 
     Args:
@@ -153,7 +153,8 @@ class TruncatedCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
 
-        The epsilon is that of ``delta_0`` at ``delta - P(cut)``, or ``inf`` if this difference is not positive.
+        The epsilon is that of ``delta_0``, the bound without truncation, at delta minus the probability of a
+        truncation. It is ``inf`` if this difference is not positive.
         """
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
         least, most = (log_difference(log_delta, end) for end in (self.log_cut.upper, self.log_cut.lower))
@@ -212,7 +213,7 @@ class SmallerCurve:
         return first
 
     def _is_harmless(self, log_delta: float) -> bool:
-        """Return whether ``P(cut)`` is so small a share of delta that it can just be added."""
+        """Return whether truncation is so rare that its probability can be added to delta."""
         return self.curve.log_cut.upper <= log_delta + math.log(HARMLESS_SHARE)
 
 

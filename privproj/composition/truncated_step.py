@@ -97,8 +97,8 @@ def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[floa
 def _sampled_excess(profile: PrivacyProfile, rate: float, losses: Array) -> Array:
     """Return upper bounds of the excess ``q E(1 + (t - 1)/q)`` of a sampled step (C17).
 
-    ``E(t) = delta(t) - max(0, 1 - t)`` is the excess of the release without sampling. The result is 0 where the
-    argument of ``E`` is negative.
+    ``E(t) = delta(t) - max(0, 1 - t)`` is the excess of the release without sampling at ``t = e^eps``. The result is 0
+    where the argument of ``E`` is negative.
 
     Args:
         profile: The profile of the release, the same in both directions.

@@ -94,7 +94,7 @@ class Bins:
     def above(self) -> tuple[Array, Array]:
         """``P(X > edge)`` and ``E[X | X > edge]`` at every edge except the last.
 
-        Both arrays have the shape ``(n,)``.
+        Both arrays have the shape ``(n,)``. ``X`` is the variable of the bins.
         """
         # P(X > edge) and E[X; X > edge] are sums over the bins above the edge.
         tail = np.cumsum(self.mass[::-1])[::-1]
@@ -419,9 +419,10 @@ class _GammaDistribution(_PositiveDistribution):
 def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
     """Return an upper bound of the distribution of ``scale * sum of share * B`` (C6).
 
-    The sum is over independent layers. The expectation of every convex increasing function is at least as large as for
-    the exact distribution. Each ``share * B`` is split to the points of a uniform grid without changing its mean, and
-    truncated tails are moved to the supremum.
+    The sum is over independent layers; ``B`` is the squared norm of a projected unit vector, and ``share`` is the
+    weight of a layer. The expectation of every convex increasing function is at least as large as for the exact
+    distribution. Each ``share * B`` is split to the points of a uniform grid without changing its mean, and truncated
+    tails are moved to the supremum.
 
     Args:
         parts: Tuples ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)``.
@@ -500,8 +501,8 @@ class _GridDistribution(NamedTuple):
 def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
     """Return a lower bound of the distribution of ``scale * sum of share * B`` (C28).
 
-    The sum is over independent layers. The result is stochastically at most the exact distribution: every atom is moved
-    down, which decreases the expectation of every increasing function.
+    The sum is over independent layers, as in :func:`convolve_layers`. The result is stochastically at most the exact
+    distribution: every atom is moved down, which decreases the expectation of every increasing function.
 
     Args:
         parts: The layers, as for :func:`convolve_layers`.

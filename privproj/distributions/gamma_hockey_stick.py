@@ -389,7 +389,7 @@ class GammaGain:
     def log_under(self, w: Array, x: Array) -> Array:
         """Return the log gain below the threshold ``k e^w``.
 
-        It is ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``.
+        It is ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``. ``U`` has the distribution ``Gamma(k)``.
         """
         # E' = k (x - e^w (1 - e^-x))
         return self.log_over(w, x, self.k * (x + np.exp(w) * np.expm1(-x)), -1.0)
@@ -397,7 +397,7 @@ class GammaGain:
     def log_over(self, w: Array, x: Array, tilt: Array, sign: float = 1.0) -> Array:
         """Return the log gain above the threshold ``k e^w``.
 
-        It is ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``.
+        It is ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``. ``U`` has the distribution ``Gamma(k)``.
 
         Args:
             w: ``w``, the log of the threshold over ``k``.

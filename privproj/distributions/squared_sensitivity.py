@@ -41,7 +41,7 @@ class SensitivityDistribution(Protocol):
 
     @property
     def mean(self) -> float:
-        """The mean of ``X``."""
+        """The mean of the squared sensitivity over the noise variance."""
         ...
 
     @property
@@ -117,7 +117,7 @@ class ScaledBeta:
 
     @cached_property
     def constant(self) -> float:
-        """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)``.
+        """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)`` of ``B``.
 
         Densities and tails are computed relative to it.
         """
@@ -230,8 +230,8 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
 def gaussian_steepness(log_value: float, dist: SensitivityDistribution) -> float:
     """Return a bound of ``|d ln delta / d ln mu|`` at this ``ln delta`` (C20).
 
-    The bound is ``(v + sqrt 3)(v + mu + sqrt 3)`` with ``v^2 = 2 |ln delta|``. ``mu`` is the square root of the
-    supremum of the distribution, or of its mean if it is unbounded.
+    ``log_value`` is ``ln delta``. The bound is ``(v + sqrt 3)(v + mu + sqrt 3)`` with ``v^2 = 2 |ln delta|``. ``mu`` is
+    the square root of the supremum of the distribution, or of its mean if it is unbounded.
     """
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)

@@ -113,7 +113,7 @@ class _TabulatedPanels:
     def grid(self) -> tuple[float, float, int]:
         """The panels as ``(low, width, count)``.
 
-        Panel ``i`` is the interval from ``low + i width`` to ``low + (i + 1) width``.
+        Panel ``i`` is the interval of ``y = ln X`` from ``low + i width`` to ``low + (i + 1) width``.
         """
         low, high, width = self.dist.ends
         count = max(8, math.ceil((high - low) / width))
@@ -133,7 +133,7 @@ class _TabulatedPanels:
 
     @cached_property
     def interpolants(self) -> tuple[Array, NDArray[np.bool_]]:
-        """Polynomials for the logs of tails in each panel, and whether they are accurate.
+        """Polynomials for the log tails of ``X`` in each panel, and which are accurate.
 
         * The first array, of shape ``(panels, 2, nodes)``, has the coefficients of polynomials for ``ln P(X > x)`` and
           ``ln E[X; X > x]``, highest power first. Their variable ``t`` is from -1 to 1 on the panel.
@@ -237,7 +237,7 @@ class _TabulatedPanels:
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
         """Return the integral of ``h_eps(scale X)`` over some panels, and its absolute error.
 
-        Panels are halved if both rules disagree.
+        Panels are halved if both rules disagree. ``h_eps`` is the Gaussian delta.
         """
         value = error = 0.0
         for level in range(MOST_LEVELS + 1):
