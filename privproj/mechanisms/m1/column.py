@@ -115,7 +115,8 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 def correlated_shift(mechanism: M1, log_d: float) -> float:
     """Return a bound on the sensitivity ``|C (v - v')|`` divided by the noise (C13).
 
-    The bound fails only if one of at most three events occurs, each of probability at most ``e^log_d``.
+    ``v`` and ``v'`` are the changed columns of neighboring datasets, and ``C`` is a part of the projection (module
+    docstring). The bound fails only if one of at most three events occurs, each of probability at most ``e^log_d``.
     :func:`_count_of_events` returns the number of events. This is Lemma 14 of arXiv 2601.21719, corrected.
     """
     k = mechanism.span_residual[0]
@@ -259,7 +260,7 @@ def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> floa
     The shares are given by three log odds:
 
     * The first divides delta between the residual and the correlated part.
-    * The second divides the share of the residual part between the events of ``T`` and ``W``.
+    * The second divides the share of the residual part between the events of ``T`` and ``W`` (:func:`residual_loss`).
     * The third divides the share of the correlated part between the Gaussian loss and the bound on its sensitivity.
 
     The result is an upper bound for any odds.

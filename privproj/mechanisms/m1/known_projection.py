@@ -28,8 +28,8 @@ DIGITS = 6
 def distribution(mechanism: M1) -> "TabulatedSensitivity":
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    It is ``mu^2 |M u|^2`` for a unit vector ``u``, in units of the noise variance, with the ratio ``mu`` of sensitivity
-    to noise before projecting (C7).
+    It is ``mu^2 |M u|^2`` for the projection ``M`` and a unit vector ``u``, in units of the noise variance (C7). ``mu``
+    is the ratio of sensitivity to noise before projecting.
     """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity

@@ -51,8 +51,9 @@ def rank_of_difference(mechanism: M2) -> int:
 def _log_union_tail(mechanism: M2, t: float) -> float:
     """Return the log of the bound on the probability of capturing more than ``tau``.
 
-    With several layers it is the sum of ``k P(B > tau)`` over the layers. ``tau = 1/(1 + e^-t)`` is given by its log
-    odds ``t``, so that ``1 - tau`` is accurate.
+    The bound is the sum of ``k P(B > tau)`` over the layers. ``B`` is the squared norm of a projected unit vector, and
+    ``k`` is the rank of the difference. ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` is
+    accurate.
     """
     # y = 1 - tau and e^t y = tau.
     y = 1.0 / (1.0 + math.exp(t))
@@ -70,9 +71,10 @@ def _beta_tail_ends(
 ) -> tuple[float, float, float, tuple[float, float, float]]:
     """Return ``(lower, upper, -d ln delta/deps, state)`` for one layer (a kernel).
 
-    ``lower`` and ``upper`` enclose ``ln delta``. ``distribution`` is ``(a, b, mu, sharp, ln k, beta_constant)``. There
-    may be two local minima over ``tau``. ``state`` has the logits of ``tau`` at both minima for the last ``eps``, and
-    that ``eps``. If ``eps`` differs much from the last one, both minima are searched for again.
+    ``lower`` and ``upper`` enclose ``ln delta``. ``distribution`` is ``(a, b, mu, sharp, ln k, beta_constant)``,
+    computed from a row of :func:`beta_tail_row`. There may be two local minima over ``tau``. ``state`` has the logits
+    of ``tau`` at both minima for the last ``eps``, and that ``eps``. If ``eps`` differs much from the last one, both
+    minima are searched for again.
     """
     a, b, mu, sharp, log_k, c = distribution
     below, above, found_at = state
@@ -200,8 +202,8 @@ def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
     """Return a function that maps ``ln p`` to ``sqrt(tau)``, rounded up.
 
-    The projection captures more than ``tau`` of the squared norm of the difference with probability at most ``p``
-    (C16).
+    With probability at most ``p``, the projection captures more than the fraction ``tau`` of the squared norm of the
+    difference between neighboring sums (C16).
     """
 
     def radius(log_bad: float) -> float:

@@ -52,7 +52,8 @@ def log_tail_profile_slope(eps, mu, sharp):
 def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
     """Return ``S = ln (dG/dln tau) - ln (k tau pdf(tau))`` and ``dS/dt``.
 
-    ``pdf`` is the density of ``B``. At ``S = 0`` the derivative of the bound with respect to ``tau`` is 0.
+    ``G`` is the Gaussian term, and ``pdf`` is the density of ``B`` (module docstring). At ``S = 0`` the derivative of
+    the bound with respect to ``tau`` is 0.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
@@ -95,7 +96,10 @@ def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``ln[G(tau) + k P(B > tau)]``, the bound at one ``tau`` (C16)."""
+    """Return ``ln[G(tau) + k P(B > tau)]``, the bound at one ``tau`` (C16).
+
+    ``G`` is the Gaussian term, and ``B ~ Beta(a, b)`` is the squared norm of a projected unit vector.
+    """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
     # G(tau) + k P(B > tau) (C16)
@@ -152,8 +156,9 @@ def beta_tail_delta(a, b, k, mu, eps, sharp):
 def beta_tail_share(a, b, c, log_share):
     """Return a logit ``t`` at which the search for ``tau`` begins.
 
-    At this ``tau``, above the mean of ``B``, ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``. This expression
-    is of the order of the tail ``P(B > tau)``.
+    ``t`` is the logit of ``tau``. At this ``tau``, above the mean of ``B ~ Beta(a, b)``,
+    ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``. This expression is of the order of the tail
+    ``P(B > tau)``.
     """
     t = log(a / b) + beta_tail_scale(a, b)
     for _ in range(6):

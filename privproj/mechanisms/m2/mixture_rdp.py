@@ -37,7 +37,10 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
 
 
 def _log_moment_by_terms(a: float, n: float, c: float) -> float:
-    """Return ``ln 1F1(a; n; c)``, rounded up, from a sum of positive terms."""
+    """Return ``ln 1F1(a; n; c)``, rounded up, from a sum of positive terms.
+
+    ``1F1`` is Kummer's confluent hypergeometric function.
+    """
     term = total = a * c / n
     j, log_scale = 1.0, 0.0
     while True:

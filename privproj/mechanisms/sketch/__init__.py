@@ -159,8 +159,8 @@ class Sketch(Mechanism):
     def gamma_of_matrices(self) -> float:
         """The ratio ``gamma`` for a difference of any rank (C14).
 
-        It is computed with ``|Q Q^T - Q' Q'^T|_F <= 2 B_F B_S``, where ``B_F`` is ``frobenius_bound`` and ``B_S`` is
-        ``sensitivity``.
+        For the query matrices ``Q`` and ``Q'`` of neighbors, ``|Q Q^T - Q' Q'^T|_F <= 2 B_F B_S`` is used. ``B_F`` is
+        ``frobenius_bound``, and ``B_S`` is ``sensitivity``.
         """
         has_norms = self.frobenius_bound is not None and self.sensitivity is not None
         return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if has_norms else None)  # pyright: ignore

@@ -64,7 +64,8 @@ def sharp_divergence_bracket(alpha: float, t: float) -> float:
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
     """Return the Renyi curve of the bound ``rdp-tight``, for ``1 < alpha < Gamma``.
 
-    The published bound ``rdp`` multiplies this curve by the number of ``eigenvalues``.
+    ``Gamma`` is the argument ``gamma``, and ``alpha`` is the order. The published bound ``rdp`` multiplies this curve
+    by ``eigenvalues``.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
@@ -78,7 +79,8 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
     """Return the Renyi curve for ``2 <= alpha < Gamma + 1``.
 
-    It comes from eigenvalues relative to the other covariance; see the module docstring.
+    ``Gamma`` is the argument ``gamma``, and ``alpha`` is the order. The curve comes from eigenvalues relative to the
+    other covariance; see the module docstring.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
@@ -190,7 +192,7 @@ def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
     """Return the Renyi curve of one LoRA step.
 
     Raises:
-        UnsupportedError: The run has several releases. The gradients of later releases depend on ``A``.
+        UnsupportedError: The run has several releases. The gradients of later releases depend on the sketch.
     """
     if run.steps > 1:
         raise UnsupportedError(

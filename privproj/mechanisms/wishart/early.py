@@ -33,9 +33,9 @@ SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 ex
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
     """Return the bound on the privacy loss (C11).
 
-    It holds if ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R = radius``. The loss contains the
-    logarithm of ``(R/t) cos(theta - theta_R)``, where ``theta`` is the angle between ``v`` and ``v'`` and
-    ``theta_R = arccos(t/R)``. The cosine is largest at ``theta = theta_R``. If the assumed angle is larger than
+    It holds if ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R = radius`` (module docstring). The
+    loss contains the logarithm of ``(R/t) cos(theta - theta_R)``, where ``theta`` is the angle between ``v`` and ``v'``
+    and ``theta_R = arccos(t/R)``. The cosine is largest at ``theta = theta_R``. If the assumed angle is larger than
     ``theta_R``, smaller angles give a larger loss, so the largest value is used. A negative logarithm counts as 0.
     """
     dim, rank, m = mechanism.shape
@@ -74,7 +74,8 @@ def _log_below(rank: int, x: float) -> float:
 def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
     """Return the log of a bound on the probability that ``r |y|`` exceeds ``radius``.
 
-    ``c`` is the constant in the exponent of the bound.
+    ``y`` is the release, and ``r`` is the number of degrees of freedom. ``c`` is the constant in the exponent of the
+    bound.
     """
     dim, rank, _ = mechanism.shape
     # 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
@@ -84,7 +85,8 @@ def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTAN
 def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
     """Return a radius that ``r |y|`` exceeds with probability at most ``e^log_bad``.
 
-    The function is the inverse of :func:`_log_spectral`.
+    ``y`` is the release, and ``r`` is the number of degrees of freedom. The function is the inverse of
+    :func:`_log_spectral`.
     """
     dim, rank, _ = mechanism.shape
     # sqrt R = sqrt d + sqrt r + sqrt(ln(2/p)/c).
@@ -149,7 +151,7 @@ def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps
 def early_bound_at(
     mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL_CONSTANT
 ) -> tuple[float, float]:
-    """Return ``(eps, ln delta)`` at given values of ``t``, ``eta``, ``R`` and ``c``.
+    """Return ``(eps, ln delta)`` at given free parameters of the bound ``early``.
 
     Args:
         mechanism: The mechanism with its misalignment.

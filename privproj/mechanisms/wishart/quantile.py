@@ -134,8 +134,8 @@ def split_rule(epsilon: Callable[[float | str, float], float], default: float | 
 def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
     """Return the rule from delta to epsilon for a bound on the loss.
 
-    Delta is divided between ``T`` and ``W``, evenly unless the run has another split. ``margin`` is the relative
-    difference of the loss if the quantiles are moved by :data:`QUANTILE_RTOL`.
+    Delta is divided between the tail events of ``T`` and ``W`` (module docstring), evenly unless the run has another
+    split. ``margin`` is the relative difference of the loss if the quantiles are moved by :data:`QUANTILE_RTOL`.
     """
     return split_rule(partial(quantile_epsilon, loss, *mechanism.shape), 0.5, margin=margin)
 
