@@ -108,8 +108,8 @@ def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier:
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """Return the bound on delta of M1 for differences of any rank.
 
-    The result is :func:`any_rank_delta` for the squared sensitivity ``mu^2 U (U + Y)/r^2`` of
-    :func:`known_projection_rank1`. See C5 (any rank) in docs/proofs.md.
+    The result is :func:`any_rank_delta` for the squared sensitivity of :func:`known_projection_rank1`. See C5 (any
+    rank) in docs/proofs.md.
     """
     return any_rank_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
@@ -117,8 +117,8 @@ def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real)
 def _norm_radius(dim: int, rank: int) -> Function:
     """Return a bound on the operator norm of the Wishart matrix, as a function.
 
-    The function maps ``ln d0`` to ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r``, which the norm exceeds with
-    probability at most ``d0``. See C16 (good events) in docs/proofs.md.
+    The function maps the log of a probability ``d0`` to ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r``. The norm
+    exceeds this number with probability at most ``d0``. See C16 (good events) in docs/proofs.md.
     """
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
@@ -311,8 +311,8 @@ def column(
     """Return ``eps`` of one differing column of M1, the sum over parts of the loss.
 
     ``split`` is the fraction of delta for the loss of the residual. It is divided equally between the variables ``A``
-    and ``W`` of this loss. Half of the rest is the delta of the Gaussian part. The other half is for the events in
-    which :func:`_shift_bound` fails. See C13 (one changed column) in docs/proofs.md.
+    and ``W`` of this loss (:func:`_column_loss`). Half of the rest is the delta of the Gaussian part. The other half is
+    for the events in which :func:`_shift_bound` fails. See C13 (one changed column) in docs/proofs.md.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim

@@ -34,8 +34,8 @@ def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
     """Return the minimum of ``n d0 + G(eps; mu radius(ln d0))`` over ``d0``.
 
-    This is a bound on delta (C16: good events). A random factor of the sensitivity exceeds ``radius(ln d0)`` with
-    probability at most ``d0``, in each of ``n = count`` releases. ``G(eps; mu)`` is the Gaussian profile.
+    This is a bound on delta (C16: good events). In each of ``n = count`` releases, a random factor of the sensitivity
+    exceeds ``radius(ln d0)`` with a probability of at most ``d0``. ``G(eps; mu)`` is the Gaussian profile.
     """
 
     def total(s: Real) -> Real:

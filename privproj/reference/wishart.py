@@ -52,8 +52,9 @@ def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Re
 def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
     """Return delta of one pair of vectors, ``P(A <= 0) + E[g(A); A > 0]``.
 
-    ``g(A)`` is :func:`_conditional_gain`. The integral is over ``x = ln kappa - ln A``, split at 0 and at the zero of
-    the ``w`` in that function. See C9 (exact profile) and C12 (unequal norms) in docs/proofs.md.
+    ``A`` and ``kappa`` are defined in the module docstring, and ``g(A)`` is :func:`_conditional_gain`. The integral is
+    over ``x = ln kappa - ln A``, split at 0 and at the zero of the ``w`` in that function. See C9 (exact profile) and
+    C12 (unequal norms) in docs/proofs.md.
     """
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
@@ -149,7 +150,7 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
     """Return an interval that contains ``A`` except with probability ``delta_t``.
 
     It is ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` with ``P(|T| > t) = delta_t`` for Student's t variable ``T``. See C11
-    (quantile bounds, early theorem) in docs/proofs.md.
+    (quantile bounds, early theorem) in docs/proofs.md. ``rho`` is ``1 - m``, and ``r`` is the rank.
     """
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach
@@ -158,9 +159,9 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return a bound on the loss except with probability ``delta_t + delta_w``.
 
-    It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). ``A`` is
-    outside of its quantile with probability ``delta_t``, and ``W`` with probability ``delta_w``. The result is infinite
-    if the quantile of ``A`` is not positive.
+    It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). Of the variables
+    ``A`` and ``W`` in the loss, ``A`` is outside of its quantile with probability ``delta_t``, and ``W`` with
+    probability ``delta_w``. The result is infinite if the quantile of ``A`` is not positive.
     """
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
@@ -251,8 +252,9 @@ def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
 def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
     """Return a bound on ``P(S <= t or S' <= t)`` for the bound ``early``.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. ``eta`` is a
-    parameter of the bound. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. ``v`` and
+    ``v'`` are the vectors of two neighboring datasets. ``eta`` is a parameter of the bound. See C11 (quantile bounds,
+    early theorem) in docs/proofs.md.
     """
     # 1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q, z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
@@ -263,8 +265,9 @@ def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
 def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
     """Return ``P(S <= t or S' <= t)`` exactly, for the bound ``early-exact-tail``.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. The method
-    is a quadrature. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. ``v`` and
+    ``v'`` are the vectors of two neighboring datasets. The method is a quadrature. See C11 (quantile bounds, early
+    theorem) in docs/proofs.md.
     """
 
     # P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r
@@ -307,8 +310,8 @@ def early_delta(
 def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
     """Return the smallest loss of the bound ``early`` at ``delta``.
 
-    The minimum is over ``t`` with ``tail(t) < delta``, and ``R`` is determined by the rest of delta. See C11 (quantile
-    bounds, early theorem) in docs/proofs.md.
+    The minimum is over thresholds ``t`` with ``tail(t) < delta``. The rest of delta determines the radius ``R``. See
+    C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
     highest = mp.exp(find_root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
