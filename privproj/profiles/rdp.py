@@ -230,7 +230,7 @@ class OneOrder:
 
     @property
     def log_share(self) -> float:
-        """The term ``ln(1 - 1/alpha)``, computed from ``alpha - 1`` without cancellation."""
+        """The term ``ln(1 - 1/alpha)`` for the order ``alpha``, without cancellation."""
         return math.log((self.order - 1.0) / self.order)
 
     def price(self, log_delta: float) -> float:

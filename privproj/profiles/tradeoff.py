@@ -41,7 +41,7 @@ def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0)
 
 
 def tradeoff(curve: Curve, rates: Sequence[float]) -> list[float]:
-    """Return lower bounds of the false negative rate ``f(a)`` of every test.
+    """Return lower bounds of the false negative rate of every test.
 
     Args:
         curve: The privacy curve of a run.
