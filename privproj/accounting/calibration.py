@@ -119,7 +119,7 @@ def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
 def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find a rank of the projection that meets ``(epsilon, delta)``.
 
-    It is the largest such rank or the smallest one, depending on the mechanism; see Returns.
+    The result is the largest such rank or the smallest one, depending on the mechanism.
 
     Args:
         mechanism: The mechanism without its ``rank``.

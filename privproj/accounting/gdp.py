@@ -246,8 +246,8 @@ def _read(curve: Curve, eps: float) -> float:
 def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
     """Return the decreasing edges of the lower convex hull of the points.
 
-    The hull is taken of ``(e^eps, delta)``. Rounding may give other edges. Those are valid too, because the profile is
-    convex.
+    The hull is taken of ``(e^eps, delta)``. With rounding, the result may have other edges. These edges are valid too,
+    because the profile is convex.
     """
     hull: list[_Point] = []
     for point in points:

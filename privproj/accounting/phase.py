@@ -77,7 +77,7 @@ class Phase:
     def description(self) -> dict[str, str | None]:
         """The names of mechanism, sampling scheme, relation and bound.
 
-        They are the attributes of :class:`UnsupportedError`.
+        The names are for the attributes of :class:`UnsupportedError`.
         """
         run = self.run
         return {
@@ -206,8 +206,8 @@ class Phase:
     def release(self) -> tuple[Representation, Run]:
         """Return the bound of one release, and the run over which it is composed.
 
-        The bound is a privacy profile, or another :data:`Representation` such as a Renyi curve. It accounts for the
-        neighboring relation, and for all records of a group. For a group in sampled batches the profile may also
+        The bound is a privacy profile, or another :data:`Representation` such as a Renyi curve. The bound accounts for
+        the neighboring relation, and for all records of a group. For a group in sampled batches the profile may also
         include the sampling of a step, and the returned run is then unsampled (C37).
 
         Raises:
@@ -359,7 +359,7 @@ class Phase:
     def curve(self, resolution: float | None = None) -> Curve:
         """Return the privacy curve of the phase.
 
-        It is the bound of one release, composed over the run.
+        The result is the bound of one release, composed over the run.
 
         ``resolution`` is the number of evaluations of a profile per standard deviation of the privacy loss; None means
         the default of the profile. A smaller number is faster and less accurate; use it only to guide a search.

@@ -423,7 +423,7 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
     """Return the run of several phases as plain values.
 
-    It has no sampling scheme and no rate, because they may differ between the phases.
+    The result has no sampling scheme and no rate, because they may differ between the phases.
     """
     shared = phases[0].run.parameters() if phases else {}
     run = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}

@@ -362,7 +362,7 @@ def _cut_tail(
 
     The excess is ``E = delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The tail is truncated where ``ln E`` is
     ``log_least``, or where a floor begins. A floor is a range of losses in which the excess is nearly constant
-    (:data:`PLATEAU_NATS`). It would put a small mass at very large losses, which would dominate the composition.
+    (:data:`PLATEAU_NATS`). A floor would put a small mass at very large losses, which would dominate the composition.
     Truncating a floor does not worsen any bound. At least three points remain.
 
     Args:

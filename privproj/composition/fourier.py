@@ -223,7 +223,7 @@ class FourierComposition:
         """Return the tilt, reduced if a few rare, huge losses would dominate.
 
         The tilt is reduced while the variance of the tilted distribution more than triples between 0.85 ``theta`` and
-        ``theta``. It is also at most 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
+        ``theta``. The result is at most 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
         For compositions with ``small_delta`` the tilt is not changed.
         """
         if self.small_delta:

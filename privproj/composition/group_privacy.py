@@ -383,7 +383,7 @@ class _GroupCurve:
     def numerics(self) -> dict[str, object]:
         """How the curve was computed, for results.
 
-        It describes the composition of the group's steps or, if there is none, the curve for one record.
+        The entries describe the composition of the group's steps or, if there is none, the curve for one record.
         """
         source = self.single if self.stepwise is None else self.stepwise
         how = {"group": "group privacy of the curve of one record"} if self.stepwise is None else {}

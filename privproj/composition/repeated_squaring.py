@@ -27,10 +27,10 @@ result dominates the composition of the releases. :func:`_choose_grid` places mo
 ``D`` much; the grid affects the accuracy only.
 
 **Lower bounds** (v). All atoms between two neighboring grid points are merged into one, with the sum of their
-``P``-masses and the sum of their ``Q``-masses, at ``x' = -ln(sum Q / sum P)``. Its loss is decreased by its rounding
-error, which only increases ``Q``. Atoms above the last point join the last group. Atoms below the first point and
-negligible atoms are dropped. By the same subadditivity ``D`` can only decrease. Lower bounds are computed in the remove
-direction only: delta is the maximum of both directions, so the result is a lower bound of delta.
+``P``-masses and the sum of their ``Q``-masses, at ``x' = -ln(sum Q / sum P)``. The loss ``x'`` is decreased by its
+rounding error, which only increases ``Q``. Atoms above the last point join the last group. Atoms below the first point
+and negligible atoms are dropped. By the same subadditivity ``D`` can only decrease. Lower bounds are computed in the
+remove direction only: delta is the maximum of both directions, so the result is a lower bound of delta.
 
 **Rounding** (vi). All losses are integer multiples of ``unit``, a power of two, and less than ``2^52`` units. So their
 sums and differences are exact. Masses are sums of positive terms. If each mass is accurate to a factor ``e^r``, so is

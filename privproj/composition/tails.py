@@ -120,8 +120,8 @@ class TailLevelsCurve:
     def _boundary(self, k: int) -> float:
         """Return the largest epsilon (nats) for which level ``k`` is used.
 
-        It is ``b_k``, the epsilon of level ``k + 1`` at the least delta of level ``k``. The result is ``inf`` for the
-        last level, or if the epsilon is unknown.
+        The result is ``b_k``, the epsilon of level ``k + 1`` at the least delta of level ``k``. The result is ``inf``
+        for the last level, or if the epsilon is unknown.
         """
         try:
             return self.level(k + 1).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf

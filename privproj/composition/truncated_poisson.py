@@ -225,7 +225,7 @@ def _smaller(first: Enclosure, second: Enclosure) -> Enclosure:
 def other_records(run: Run) -> int:
     """Return the largest number of records other than the protected one.
 
-    It is N - 1 under zero-out, where both neighboring datasets have N records, and N under add-remove.
+    The result is N - 1 under zero-out, where both neighboring datasets have N records, and N under add-remove.
     """
     return (run.dataset_size or 0) - (run.relation is NeighboringRelation.ZERO_OUT)
 
@@ -233,6 +233,6 @@ def other_records(run: Run) -> int:
 def _rounding(log_value: float) -> float:
     """Return the allowed error of the log of a sum or difference of a few terms.
 
-    It is 0 if the log is infinite.
+    The result is 0 if the log is infinite.
     """
     return LOG_RELATIVE_ERROR * (1.0 + abs(log_value)) if math.isfinite(log_value) else 0.0

@@ -7,11 +7,10 @@ release for batches that differ in ``j`` records. The excess of the step is at m
 
     (1 - w) a + w b,   a = q E_1(1 + (t - 1)/q),   b = p E_2(1 + (t - 1)/p),
 
-where ``w = P[Bin(n, q) >= B]`` is the probability of the second case, and
-``p = B P[Bin(n + 1, q) > B] / ((n + 1) w)`` is the probability that the protected record is in the batch in that case.
-``w`` increases with ``n`` and ``p`` decreases. So ``w`` at the upper end of an interval of ``n`` and ``p`` at its lower
-end give a bound for all ``n`` in it. The result is the maximum over intervals that cover all ``n`` up to the dataset
-size.
+where ``w = P[Bin(n, q) >= B]`` is the probability of the second case, and ``p = B P[Bin(n + 1, q) > B] / ((n + 1) w)``
+is the probability that the protected record is in the batch in that case. ``w`` increases with ``n`` and ``p``
+decreases. So ``w`` at the upper end of an interval of ``n`` and ``p`` at the lower end give a bound for all ``n`` in
+the interval. The result is the maximum over intervals that cover all ``n`` up to the dataset size.
 """
 
 import math

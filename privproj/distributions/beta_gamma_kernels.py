@@ -626,7 +626,7 @@ def any_rank_value(eps, dist, top, cut):
 def rounding_of_tails(a, b):
     """Return the relative error that the rounding of tails adds to an expectation.
 
-    It is 0 unless both shapes are above :data:`LARGEST_MEASURED_SHAPE`.
+    The result is 0 unless both shapes are above :data:`LARGEST_MEASURED_SHAPE`.
     """
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 

@@ -122,7 +122,7 @@ class Bins:
     def shifted(self, shift: float) -> "Bins":
         """Return the distribution of ``X + shift`` with ``shift >= 0``, in the same bins.
 
-        It has the same guarantee as these bins.
+        The result has the same guarantee as these bins.
         """
         if not shift:
             return self
@@ -486,7 +486,7 @@ class _GridDistribution(NamedTuple):
     def plus(self, other: "_GridDistribution", most: int = MOST_ATOMS_BELOW) -> "_GridDistribution":
         """Return a distribution that is stochastically below the independent sum of both.
 
-        It has at most about ``most`` atoms.
+        The result has at most about ``most`` atoms.
         """
         level = max(self.level, other.level)
         atoms = np.convolve(self.coarser(level).atoms, other.coarser(level).atoms)
@@ -523,7 +523,7 @@ def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale:
 def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, float, Array]:
     """Return a distribution that is stochastically below the sum of the layers.
 
-    It is returned as ``(shift, width, atoms)``, with atoms at ``shift + width j``. Layers are sorted by their means and
+    The result is ``(shift, width, atoms)``, with atoms at ``shift + width j``. Layers are sorted by their means and
     added in pairs, then the pairs are added in pairs, and so on.
     """
     moving = sorted((part for part in parts if part[0] > part[1]), key=lambda part: part[3] * part[1] / part[0])

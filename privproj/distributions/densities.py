@@ -95,7 +95,7 @@ class ProjectedEnergy:
     def density(self, y: Array) -> Array:
         """Return the density of ``y = ln X`` at an array of points.
 
-        It is a sum over the grid of ``B``. ``X`` is the squared sensitivity.
+        The result is a sum over the grid of ``B``. ``X`` is the squared sensitivity.
         """
         k = self.a + self.b
         # N/2 = k e^s, k = a + b, with density sqrt(k/2 pi) e^-R e^(-k (e^s - 1 - s)) of s, R Stirling's remainder:
@@ -193,7 +193,7 @@ class SecretShift:
     def density(self, y: Array) -> Array:
         """Return the density of the log squared sensitivity ``y`` at an array of points.
 
-        It is a sum over ``ln g`` if both signs of the difference of the means are likely, and a sum over ``xi``
+        The result is a sum over ``ln g`` if both signs of the difference of the means are likely, and a sum over ``xi``
         otherwise. The module docstring defines ``g`` and ``xi``. All points use the same range of terms.
         """
         return self.over_xi(y) if self.center >= LEAST_CENTER_OVER_XI else self.over_g(y)

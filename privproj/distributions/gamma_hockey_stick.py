@@ -216,7 +216,7 @@ class _Polynomials:
     def slant(self, panel: NDArray[np.intp], w: Array, end: Array) -> Array:
         """Return the divided difference of the polynomials of these panels.
 
-        It is ``(p(w) - p(end)) / (w - end)``, computed without cancellation.
+        The result is ``(p(w) - p(end)) / (w - end)``, computed without cancellation.
         """
         middle, half = self.middle[panel], self.half[panel]
         y, z = (w - middle) / half, (end - middle) / half
@@ -389,7 +389,7 @@ class GammaGain:
     def log_under(self, w: Array, x: Array) -> Array:
         """Return the log gain below the threshold ``k e^w``.
 
-        It is ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``. ``U`` has the distribution ``Gamma(k)``.
+        The result is ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``. ``U`` has the distribution ``Gamma(k)``.
         """
         # E' = k (x - e^w (1 - e^-x))
         return self.log_over(w, x, self.k * (x + np.exp(w) * np.expm1(-x)), -1.0)
@@ -397,7 +397,7 @@ class GammaGain:
     def log_over(self, w: Array, x: Array, tilt: Array, sign: float = 1.0) -> Array:
         """Return the log gain above the threshold ``k e^w``.
 
-        It is ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``. ``U`` has the distribution ``Gamma(k)``.
+        The result is ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``. ``U`` has the distribution ``Gamma(k)``.
 
         Args:
             w: ``w``, the log of the threshold over ``k``.
@@ -521,8 +521,9 @@ def _log_panel_integral(
 ) -> Array:
     """Return the log of the integral over ``[low, high]``, without its constant factor.
 
-    It is ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` with ``D(w) = w - 1 - ln w``. ``reached`` is
-    ``D`` at the point of the range with the largest density. It is subtracted in the exponent to avoid underflow.
+    The result is ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` with ``D(w) = w - 1 - ln w``.
+    ``reached`` is ``D`` at the point of the range with the largest density. It is subtracted in the exponent to avoid
+    underflow.
     """
     width = np.maximum(high - low, 0.0)
     share, rest, weights = _crowded_nodes(sign)

@@ -76,8 +76,8 @@ def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer
 def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> PrivacyProfile:
     """Return the privacy profile of a difference of any rank, ``min_p E[g_p(X)]`` (C5).
 
-    The profile holds in both directions, without a union bound over the rank. It is valid if the functions of ``dist``
-    are.
+    The profile holds in both directions, without a union bound over the rank. The profile is valid if the functions of
+    ``dist`` are.
 
     Args:
         dist: The distribution of ``X``: the squared sensitivity of one unit direction times the largest squared
@@ -227,8 +227,8 @@ def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
 def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
     """Return approximately the best tangent point ``p >= x0`` of the any-rank bound (C5).
 
-    It minimizes the bound ``E g_p(X)`` of the module docstring. Every ``p`` above the inflection point ``x0`` of the
-    Gaussian delta gives a valid bound. Certificates in ball arithmetic use this tangent point.
+    The best point minimizes the bound ``E g_p(X)`` of the module docstring. Every ``p`` above the inflection point
+    ``x0`` of the Gaussian delta gives a valid bound. Certificates in ball arithmetic use this tangent point.
     """
     in_kernels = beta_gamma_params((dist.a, dist.b, dist.scale, 1.0))
     mean = in_kernels[2]

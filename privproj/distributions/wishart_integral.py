@@ -80,7 +80,7 @@ LEAST_DIVISOR = 1e-300
 def log_gamma_ratio(r: float) -> float:
     """Return the log of the normalizing constant of Student's distribution (C9).
 
-    It is ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``.
+    The result is ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``.
     """
     # With z = r/2 and R the remainder of Stirling's formula it is
     # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2, without cancellation of large terms.
@@ -98,8 +98,8 @@ def log_gamma_ratio(r: float) -> float:
 def log_infinite(rank: int, misalignment: float) -> float:
     """Return the log probability that the privacy loss is infinite.
 
-    It is ``ln P(A <= 0)``, where ``A = v'.y / v.y`` for the release ``y`` and the vectors ``v`` and ``v'`` of two
-    neighboring datasets.
+    The result is ``ln P(A <= 0)``, where ``A = v'.y / v.y`` for the release ``y`` and the vectors ``v`` and ``v'`` of
+    two neighboring datasets.
     """
     # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
     # and one minus that beyond (C9)
@@ -399,8 +399,8 @@ class WishartIntegral:
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
         """Return an estimate of the steepness ``terms |d ln g/d U|`` at ``U = k e^w``.
 
-        It is the factor by which a relative rounding error of the threshold changes the log gain ``ln g``. The estimate
-        is not proved to be an upper bound (C20, "The sum").
+        The result is the factor by which a relative rounding error of the threshold changes the log gain ``ln g``. The
+        estimate is not proved to be an upper bound (C20, "The sum").
 
         Args:
             w: The log of the threshold over ``k``.

@@ -156,7 +156,7 @@ class Bound:
     def is_exact(self, mechanism: Mechanism) -> bool:
         """Return whether the bound is exact at these parameters.
 
-        It is exact if two neighboring datasets attain it for an adversary who observes the release only.
+        An exact bound is attained by two neighboring datasets, for an adversary who observes the release only.
         """
         return self.exact(mechanism) if callable(self.exact) else self.exact is True
 

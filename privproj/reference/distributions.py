@@ -61,7 +61,7 @@ def log_gamma(a: Real, prec: int) -> Real:
 def beta_density(a: Real, b: Real, t: Real) -> Real:
     """Return the density of ``t = ln(B/(1-B))`` for ``B ~ Beta(a, b)``.
 
-    It is ``B^a (1-B)^b / Beta(a, b)``.
+    The result is ``B^a (1-B)^b / Beta(a, b)``.
     """
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
         return mp.exp(-a * mp.log(1 + mp.exp(-t)) - b * mp.log(1 + mp.exp(t)) - _log_beta(a, b, mp.mp.prec))
@@ -148,7 +148,7 @@ def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
 def _gaussian_delta_slope(eps: Real, x: Real) -> Real:
     """Return the derivative of the Gaussian delta ``h_eps(x)`` with respect to ``x``.
 
-    It is ``phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``, with the standard normal density ``phi``.
+    The result is ``phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``, with the standard normal density ``phi``.
     """
     mu = mp.sqrt(x)
     return normal_density(mu / 2 - eps / mu) / (2 * mu)

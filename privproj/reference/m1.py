@@ -222,7 +222,7 @@ def residual(
 ) -> Real:
     """Return delta of the residual of one differing column of M1.
 
-    It is the delta of the vector Wishart mechanism in dimension ``d - k`` at rank ``r - k``, where ``k`` is
+    The result is the delta of the vector Wishart mechanism in dimension ``d - k`` at rank ``r - k``, where ``k`` is
     ``span_dim``. The norms of the two neighboring residuals may differ. See C13 (one changed column) in docs/proofs.md.
     """
     first = mp.mpf(residual_norm)
@@ -383,7 +383,8 @@ def residual_published(
 ) -> Real:
     """Return ``eps`` of the residual of one differing column, as published (Lemma 2).
 
-    It is the ``eps`` of Theorem 1 of arXiv 2601.21719 in dimension ``d - k`` at rank ``r - k``, where ``k = span_dim``.
+    The result is the ``eps`` of Theorem 1 of arXiv 2601.21719 in dimension ``d - k`` at rank ``r - k``, where
+    ``k = span_dim``.
     """
     return wishart.quantile(delta, dim - span_dim, rank - span_dim, residual_misalignment, split)
 

@@ -114,7 +114,7 @@ def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
     """Return the exact delta of a secret sketch for a rank-one difference.
 
-    It is the larger delta of the two directions. Let ``nu = 1/Gamma``. In one direction delta is
+    The result is the larger delta of the two directions. Let ``nu = 1/Gamma``. In one direction delta is
     ``F(w) - e^eps F(w/(1+nu))`` with ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu``, or 0 unless ``w > 0``. ``F`` is the
     chi-square distribution function with ``r`` degrees of freedom. In the other direction ``-nu/(1+nu)`` replaces
     ``nu``, and the upper tail replaces ``F``. For several releases and layers, ``r`` is multiplied by their numbers.

@@ -77,7 +77,7 @@ def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kapp
 def _infinite_part(rank: int, m: Real) -> Real:
     """Return ``P(A <= 0)``, the probability of an infinite loss.
 
-    It is ``p = P(Beta(r/2, 1/2) < m (2-m))/2`` for ``m <= 1``, else ``1 - p``. See C9 (exact profile) in
+    The result is ``p = P(Beta(r/2, 1/2) < m (2-m))/2`` for ``m <= 1``, else ``1 - p``. See C9 (exact profile) in
     docs/proofs.md.
     """
     half = beta_tail(mp.mpf(1) / 2, mp.mpf(rank) / 2, 1 - m * (2 - m)) / 2
@@ -87,7 +87,7 @@ def _infinite_part(rank: int, m: Real) -> Real:
 def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Real, size: Real) -> Real:
     """Return the integral over all ``x``, split at 0 and at one more point.
 
-    This point is ``x = -shifted/a`` with ``a = (d+1-r)/2``. It is the zero of ``eps - b`` in :func:`_conditional_gain`.
+    This point ``x = -shifted/a``, with ``a = (d+1-r)/2``, is the zero of ``eps - b`` in :func:`_conditional_gain`.
     """
     a = mp.mpf(dim + 1 - rank) / 2
     start = mp.log(mp.sqrt(size / rank) + size)
@@ -149,8 +149,8 @@ def _worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, lo
 def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
     """Return an interval that contains ``A`` except with probability ``delta_t``.
 
-    It is ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` with ``P(|T| > t) = delta_t`` for Student's t variable ``T``. See C11
-    (quantile bounds, early theorem) in docs/proofs.md. ``rho`` is ``1 - m``, and ``r`` is the rank.
+    The result is ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` with ``P(|T| > t) = delta_t`` for Student's t variable ``T``. See
+    C11 (quantile bounds, early theorem) in docs/proofs.md. ``rho`` is ``1 - m``, and ``r`` is the rank.
     """
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach
@@ -159,8 +159,8 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return a bound on the loss except with probability ``delta_t + delta_w``.
 
-    It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). Of the variables
-    ``A`` and ``W`` in the loss, ``A`` is outside of its quantile with probability ``delta_t``, and ``W`` with
+    The bound is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). Of the
+    variables ``A`` and ``W`` in the loss, ``A`` is outside of its quantile with probability ``delta_t``, and ``W`` with
     probability ``delta_w``. The result is infinite if the quantile of ``A`` is not positive.
     """
     low = _alignment_ends(dim, rank, m, delta_t)[0]
@@ -174,7 +174,7 @@ def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -
 def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return the largest loss outside an event of probability ``delta_t + delta_w``.
 
-    It is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem). The loss is
+    The result is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem). The loss is
     ``(d+1-r)/2 ln A + (W/2)(1/A - 1)``. ``A`` is outside of an interval with probability ``delta_t``, and ``W`` is
     outside of an interval with probability ``delta_w``. The interval of ``W`` is one-sided or two-sided, whichever
     gives the smaller result. The result is infinite if the interval of ``A`` contains numbers up to 0.
@@ -229,8 +229,8 @@ def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real =
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
     """Return ``eps`` by the bound ``quantile-sharp`` at a split of delta.
 
-    It is the largest loss for ``A`` and ``W`` within their quantiles. See C11 (quantile bounds, early theorem) in
-    docs/proofs.md.
+    The result is the largest loss for ``A`` and ``W`` within their quantiles. See C11 (quantile bounds, early theorem)
+    in docs/proofs.md.
     """
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
@@ -282,7 +282,7 @@ def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
 def _spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
     """Return ``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)`` with ``R = radius``.
 
-    It is the published bound on the tail of the squared operator norm of a Gaussian matrix.
+    The result is the published bound on the tail of the squared operator norm of a Gaussian matrix.
     """
     return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
 
@@ -353,8 +353,8 @@ def early(
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
     """Return ``eps`` of the bound ``early-exact-tail``, at the best ``t`` and ``R``.
 
-    It is the bound ``early`` with the exact probability of :func:`_mixed_tail` in place of its bound. See C11 (quantile
-    bounds, early theorem) in docs/proofs.md.
+    The result is the bound ``early`` with the exact probability of :func:`_mixed_tail` in place of its bound. See C11
+    (quantile bounds, early theorem) in docs/proofs.md.
     """
     return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 

@@ -440,9 +440,9 @@ class LostEpoch(UserWarning):
 def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
     """Return the rank of the projection of each trained tensor.
 
-    It is the rank of ``method`` or, if that is None, the rank of the adapter on the tensor, which :func:`prepare_peft`
-    stores. Without either, a vector has rank 1. All tensors have rank 1 if the algorithm has no projections. Raises
-    :class:`InvalidParameterError` for a matrix that needs a rank and has none.
+    The result is the rank of ``method`` or, if that is None, the rank of the adapter on the tensor, which
+    :func:`prepare_peft` stores. Without either, a vector has rank 1. All tensors have rank 1 if the algorithm has no
+    projections. Raises :class:`InvalidParameterError` for a matrix that needs a rank and has none.
     """
     if method.rank is not None or not load(method.name).projects:
         return (method.rank or 1,) * len(trained)

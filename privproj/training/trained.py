@@ -201,7 +201,7 @@ def is_conv1d(module: nn.Module) -> bool:
 def _check(place: str, parameter: nn.Parameter) -> None:
     """Raise :class:`InvalidParameterError` for a tensor that cannot be trained.
 
-    It is not initialized, or its dtype is not float32 or float64. ``place`` is its layer, for the message.
+    Such a tensor is not initialized, or its dtype is not float32 or float64. ``place`` is its layer, for the message.
     """
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         remedy = "call the module once before make_private"

@@ -64,7 +64,7 @@ class View:
     def squared_norms(self) -> Tensor | None:
         """Return the squared norm to be clipped, for each record.
 
-        It is ``|G_j P|^2`` if ``clips_what_it_sums``, else ``|G_j|^2``. The result is None if no gradients were
+        The result is ``|G_j P|^2`` if ``clips_what_it_sums``, else ``|G_j|^2``. The result is None if no gradients were
         captured. ``G_j`` is the gradient of record ``j``. ``P`` is the projection of the view (module docstring).
         """
         # A pass that failed before its sum may have left gradients here.

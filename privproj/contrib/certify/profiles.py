@@ -258,7 +258,7 @@ def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
     """Return a ball around the crossing of the Gaussian delta and its tangent.
 
     The tangent is at ``p``. The crossing is a squared sensitivity ``x``. Up to the inflection point, the Gaussian delta
-    minus the tangent is convex in ``x``. It is at most 0 at this point, so it changes its sign only once.
+    minus the tangent is convex in ``x``. The difference is at most 0 at this point, so its sign changes only once.
     """
     height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
 

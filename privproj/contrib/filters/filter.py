@@ -160,9 +160,9 @@ class Filter:
     the whole dataset, where ``mu_t`` is the sensitivity over the noise (Smith, Thakurta 2022, arXiv 2210.17520). Its
     epsilon equals the epsilon of a plan that is fixed in advance and spends the whole budget.
 
-    Call :meth:`spend` before each release. It counts the release, or rejects it and changes nothing. Threads may share
-    a filter. A filter cannot be copied or pickled, because each copy could spend the whole budget. To store a filter on
-    the disk, use a ledger whose target has an order.
+    Call :meth:`spend` before each release. This method counts the release, or rejects it and changes nothing. Threads
+    may share a filter. A filter cannot be copied or pickled, because each copy could spend the whole budget. To store a
+    filter on the disk, use a ledger whose target has an order.
 
     Args:
         epsilon: The target epsilon, above 0 and at most 1e9. Give ``epsilon`` and ``delta``, or ``budget``.

@@ -43,7 +43,7 @@ from privproj.result import Status, limit_text
 def _has_residual(mechanism: M1) -> bool:
     """Return whether the loss has a residual part.
 
-    This is the case if the rank exceeds the dimension of the span and the residuals of the neighbors differ.
+    The loss has one if the rank exceeds the dimension of the span and the residuals of the neighbors differ.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -61,9 +61,9 @@ def is_distinguished(mechanism: M1) -> bool:
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     """Return the profile of the residual part; None if there is no such part (C13).
 
-    It is the profile of a vector Wishart release in fewer dimensions, which is exact for equal norms. If the norms of
-    the residuals differ, it is an upper bound: it covers both directions and all ratios of norms between 1 and the
-    actual ratio (C12).
+    The result is the profile of a vector Wishart release in fewer dimensions, which is exact for equal norms. If the
+    norms of the residuals differ, it is an upper bound: it covers both directions and all ratios of norms between 1 and
+    the actual ratio (C12).
     """
     if not _has_residual(mechanism):
         return None
@@ -117,7 +117,7 @@ def correlated_shift(mechanism: M1, log_d: float) -> float:
 
     ``v`` and ``v'`` are the changed columns of neighboring datasets, and ``C`` is a part of the projection (module
     docstring). The bound fails only if one of at most three events occurs, each of probability at most ``e^log_d``.
-    :func:`_count_of_events` returns the number of events. This is Lemma 14 of arXiv 2601.21719, corrected.
+    :func:`_count_of_events` returns the number of events. The bound is Lemma 14 of arXiv 2601.21719, corrected.
     """
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
@@ -345,7 +345,7 @@ def _published_link(mechanism: M1, log_delta: float) -> float:
 def _has_wrong_radius(mechanism: M1) -> bool:
     """Return whether the published bound on the sensitivity is wrong (C13).
 
-    It is wrong if the rank exceeds the dimension of the span.
+    The bound is wrong if the rank exceeds the dimension of the span.
     """
     return mechanism.shape[1] > mechanism.span_residual[0]
 
@@ -375,8 +375,8 @@ COLUMN_PUBLISHED = Bound(
 def _residual_published(mechanism: M1) -> OverRun:
     """Return the bound ``residual-published``, for the residual part alone.
 
-    It is Theorem 1 of arXiv 2601.21719 in ``d - k`` dimensions at rank ``r - k``, where ``k`` is the dimension of the
-    span of the other columns.
+    The result is Theorem 1 of arXiv 2601.21719 in ``d - k`` dimensions at rank ``r - k``, where ``k`` is the dimension
+    of the span of the other columns.
 
     Raises:
         UnsupportedError: The rank is at most ``k``, so that there is no residual part.

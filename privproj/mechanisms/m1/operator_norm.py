@@ -52,8 +52,8 @@ OPERATOR_NORM = Bound(
 def _published(mechanism: M1) -> EpsilonDeltaRule:
     """Return the published closed form, which is proved for ``0 < eps < 1`` only.
 
-    It is the textbook rule of the Gaussian mechanism, with the sensitivity multiplied by a bound on the norm of the
-    projection.
+    The result is the textbook rule of the Gaussian mechanism, with the sensitivity multiplied by a bound on the norm of
+    the projection.
     """
     half = math.log(0.5)
 

@@ -4,8 +4,8 @@ Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector, a
 between neighboring sums. With probability at most ``k P(B > tau)`` the projection captures more than the fraction
 ``tau`` of the squared norm of the difference. The bound is the sum of ``k P(B > tau)`` and of a Gaussian term at the
 sensitivity over noise ``mu sqrt(tau)``. The Gaussian term of the bound ``beta-tail`` is the two-sided tail, the
-probability that the absolute privacy loss exceeds ``eps``. That of ``beta-tail-sharp`` is the Gaussian delta. Both
-bounds are minimized over ``tau`` and hold for one layer and for several layers.
+probability that the absolute privacy loss exceeds ``eps``. The Gaussian term of ``beta-tail-sharp`` is the Gaussian
+delta. Both bounds are minimized over ``tau`` and hold for one layer and for several layers.
 
 A kernel here is a function for one release, called with a row ``(a, b, k, mu, sharp)``, see :func:`beta_tail_row`.
 """
@@ -43,7 +43,7 @@ from privproj.profiles.privacy_profile import FreeParameter, PrivacyProfile, Pro
 def rank_of_difference(mechanism: M2) -> int:
     """Return the rank ``k`` of the difference between neighboring sums.
 
-    It is the assumed rank, or else the largest rank that the shape allows.
+    The result is the assumed rank, or else the largest rank that the shape allows.
     """
     return mechanism.change_rank or mechanism.largest_rank
 

@@ -23,7 +23,7 @@ LARGEST_SUM = 2.0**900  # soundness: sums are divided by this power of two, whic
 def log_energy_moment(a: float, b: float, c: float) -> float:
     """Return ``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
 
-    It is computed as a sum of positive terms if few terms suffice, else as the integral
+    The result is computed as a sum of positive terms if few terms suffice, else as the integral
     ``c + ln E[e^(-c (1 - B))]``.
     """
     n = a + b

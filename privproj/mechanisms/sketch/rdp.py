@@ -17,7 +17,7 @@ most ``f(|nu_i|)``. The function ``f(sqrt(u))`` is convex in ``u`` and 0 at 0, b
 **Relative to the other covariance.** If ``nu_i`` are eigenvalues relative to ``Sigma_2`` instead, each term is
 ``-(alpha-1) ln(1 + nu_i) - ln(1 - (alpha-1) nu_i)``. The series of this term has the coefficients
 ``((alpha-1)^j + (-1)^j (alpha-1))/j``, which are nonnegative for ``alpha >= 2``. So the same argument applies for
-``alpha >= 2``. It gives a smaller bound, which differences of rank one attain.
+``alpha >= 2``. This argument gives a smaller bound, which differences of rank one attain.
 """
 
 import math
@@ -105,7 +105,7 @@ OF_MATRICES: dict[str, Any] = {
 def eigenvalues_of(mechanism: Sketch) -> int:
     """Return ``eigenvalues``, the rank of ``Q Q^T - Q' Q'^T``.
 
-    It is a factor in the published bounds.
+    The result is a factor in the published bounds.
 
     Raises:
         InvalidParameterError: The number is missing.

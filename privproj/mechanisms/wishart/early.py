@@ -33,10 +33,11 @@ SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 ex
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
     """Return the bound on the privacy loss (C11).
 
-    It holds if ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R = radius`` (module docstring). The
-    loss contains the logarithm of ``(R/t) cos(theta - theta_R)``, where ``theta`` is the angle between ``v`` and ``v'``
-    and ``theta_R = arccos(t/R)``. The cosine is largest at ``theta = theta_R``. If the assumed angle is larger than
-    ``theta_R``, smaller angles give a larger loss, so the largest value is used. A negative logarithm counts as 0.
+    The bound holds if ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R = radius`` (module
+    docstring). The loss contains the logarithm of ``(R/t) cos(theta - theta_R)``, where ``theta`` is the angle between
+    ``v`` and ``v'`` and ``theta_R = arccos(t/R)``. The cosine is largest at ``theta = theta_R``. If the assumed angle
+    is larger than ``theta_R``, smaller angles give a larger loss, so the largest value is used. A negative logarithm
+    counts as 0.
     """
     dim, rank, m = mechanism.shape
     # slope = sqrt(R^2/t^2 - 1), sine = sqrt(1 - rho^2), m = 1 - rho.
@@ -125,10 +126,10 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
     """Return the smallest log delta at an epsilon, or 0 if no delta is below 1.
 
-    Delta is ``e^log_tail(t)`` (:func:`_early_rule`) plus the bound on the probability that ``r |y|`` exceeds ``R``. It
-    is minimized over all ``t`` and ``R`` with a loss of at most ``eps``. ``R`` must exceed ``(sqrt d + sqrt r)^2``. The
-    loss increases with ``R`` and decreases with ``t``. So the search starts at the ``t`` whose loss at this limit of
-    ``R`` is ``eps``.
+    Delta is ``e^log_tail(t)`` (:func:`_early_rule`) plus the bound on the probability that ``r |y|`` exceeds ``R``.
+    Delta is minimized over all ``t`` and ``R`` with a loss of at most ``eps``. ``R`` must exceed
+    ``(sqrt d + sqrt r)^2``. The loss increases with ``R`` and decreases with ``t``. So the search starts at the ``t``
+    whose loss at this limit of ``R`` is ``eps``.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.

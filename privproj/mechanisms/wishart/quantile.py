@@ -67,7 +67,7 @@ def largest_at_corners(
 ) -> float:
     """Return the largest privacy loss on a rectangle of ``A`` and ``W``, rounded up.
 
-    The loss is a function of ``A`` and ``W`` (C9, for unequal norms C12). It is linear in ``W``. As a function of
+    The loss is a function of ``A`` and ``W`` (C9, for unequal norms C12). The loss is linear in ``W``. As a function of
     ``1/A`` it is convex, or monotone if ``d + 1 < r``. So it is largest at a corner of the rectangle. The result covers
     both cases for which neighbor has the larger norm, and is at least 0.
 

@@ -115,7 +115,7 @@ def add_frozen_lora(
         rank: Rank of every adapter, from 1 to the number of inputs of the narrowest adapted layer.
         alpha: LoRA's ``alpha``: the scale is ``s = alpha / rank``. None: ``s = 1``.
         where: Called with the name of a linear layer and the layer; returns True to adapt the layer. None: all linear
-            layers are adapted. It is not called if the module itself is a linear layer.
+            layers are adapted. ``where`` is not called if the module itself is a linear layer.
         insecure_seed: A whole number of at least 0 that makes the factors ``A`` repeatable. None: they come from a
             generator seeded by the operating system.
 

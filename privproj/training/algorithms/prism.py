@@ -166,7 +166,7 @@ def add_prism(
         rank: Rank of every trained part, from 1 to the smallest side of an adapted layer.
         steps: Options of the step. None: ``Steps()``, the adaptive steps of the paper.
         where: Called with the name of a linear layer and the layer; returns True to adapt the layer. None: all linear
-            layers are adapted. It is not called if the module itself is a linear layer.
+            layers are adapted. ``where`` is not called if the module itself is a linear layer.
         insecure_seed: A whole number of at least 0 that makes the bases repeatable. None: they come from a generator
             seeded by the operating system.
 
@@ -268,7 +268,7 @@ def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
 def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
     """Return the retraction ``Retr(Z - rate xi)``, where ``Z`` is the point ``at``.
 
-    It is the best approximation of rank r, by a truncated singular value decomposition.
+    The result is the best approximation of rank r, by a truncated singular value decomposition.
     """
     # Z - rate xi = [U, Up] [[diag(s) - rate K, -rate I], [-rate I, 0]] [V, Vp]^T.
     return _moved(at.u, xi.up, torch.diag(at.s) - rate * xi.k, at.v, xi.vp, rate)

@@ -2,9 +2,9 @@
 
 The variants are M2 with projected clipping and projected DP-SGD. All algorithms project the inputs of every trained
 matrix. Flora may use one sketch for several releases. The others draw a new projection for every release. M2 clips the
-norm of the whole gradient and sums the projected gradient. Its fresh projections, which may be public, make epsilon
-smaller than that of DP-SGD. The others clip the norm of the gradient that they sum, and are accounted as the Gaussian
-mechanism. No algorithm corresponds to the mechanism ``m1``, which clips, projects, and then adds noise.
+norm of the whole gradient and sums the projected gradient. The fresh projections of M2, which may be public, make
+epsilon smaller than that of DP-SGD. The others clip the norm of the gradient that they sum, and are accounted as the
+Gaussian mechanism. No algorithm corresponds to the mechanism ``m1``, which clips, projects, and then adds noise.
 """
 
 from collections import Counter
@@ -122,8 +122,9 @@ class _Flora(Projected):
     The sketch ``A`` is rank x inputs with entries N(0, 1/rank). The release is ``R = sum_j c_j G_j A^T + sigma Xi``
     (outputs x rank), and the norm of ``G_j A^T`` is clipped. The updates are ``m <- beta m + (1 - beta) R / (q N)`` and
     ``W <- W - lr m A``. After every ``every`` steps a new sketch ``A`` is drawn, and the momentum is transferred by
-    ``m <- m A_old A^T``. This is unbiased because ``E A^T A = I``. The transfer and ``m A`` are post-processing, so for
-    any ``every`` this is the subsampled Gaussian mechanism (C3: Gaussian profile; C17: subsampling).
+    ``m <- m A_old A^T``. The transfer is unbiased because ``E A^T A = I``. The transfer and ``m A`` are
+    post-processing, so for any ``every`` this is the subsampled Gaussian mechanism (C3: Gaussian profile; C17:
+    subsampling).
     """
 
     clips_what_it_sums, is_orthogonal = True, False
