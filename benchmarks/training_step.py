@@ -1,7 +1,7 @@
 """Measure step time and peak memory of the algorithms in one run: a 1024 x 1024 layer, rank 16, batch 256.
 
-``python benchmarks/training_step.py`` prints ratios and keeps the numbers as JSON under ``benchmarks/results/``; each
-algorithm runs in a process of its own, so that its peak memory is its own.
+``python benchmarks/training_step.py`` prints ratios and saves the numbers as JSON under ``benchmarks/results/``. Each
+algorithm runs in a separate process, so that peak memory is measured for each algorithm.
 """
 
 import argparse

@@ -23,7 +23,7 @@ def _gaussian_row(mechanism: Any, mu: Any) -> "KernelRow":
 
 
 def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | None":
-    """Return the kernels and the row of M2, or None if no kernel supports it.
+    """Return the compiled kernels of M2 and their row, or None.
 
     No kernel supports layers of several shapes or the noisy count of adaptive clipping. ``any_rank`` is 1 for the bound
     that holds for any rank of the difference between neighboring sums, and 0 for the bound for rank one.
@@ -38,7 +38,7 @@ def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | No
 
 
 def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "KernelRow | None":
-    """Return the kernels and the row of M2 with one projected layer, else None.
+    """Return the compiled kernels of a Beta-tail bound and their row, or None.
 
     ``sharp`` selects the bound ``beta-tail-sharp`` instead of ``beta-tail`` (C16).
     """
@@ -69,5 +69,8 @@ _ROWS: dict[tuple[str, str], Callable[[Any, Any], "KernelRow | None"]] = {
 
 
 def row_function(bound: Bound) -> Callable[[Any, Any], "KernelRow | None"] | None:
-    """Return the row function of a bound, or None if no kernel evaluates the bound."""
+    """Return the function that makes the kernels and the row of a bound, or None.
+
+    The result is None if no compiled kernel evaluates the bound.
+    """
     return _ROWS.get(bound.key)

@@ -268,7 +268,7 @@ class Phase:
         """Return the profile of a step with truncated batches, and its run (C26).
 
         The profile includes the sampling of the step. The result is None if no theorem covers the truncation of a step.
-        Without a maximum batch size it is the result of :meth:`profile`.
+        Without a maximum batch size, the result is that of :meth:`profile`.
         """
         if self.run.max_batch_size is None:
             return self.profile()

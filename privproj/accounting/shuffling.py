@@ -196,7 +196,8 @@ class ShuffledEpochs:
     def _log_tail_at_least(self, w: float, slope: float) -> float:
         """Return ``ln M[Q(w/R + slope R)]``, rounded down.
 
-        ``M`` is the mean over the distribution of ``R``, and ``Q`` is the upper tail of the normal distribution.
+        ``w`` is a threshold for the log likelihood ratio, ``M`` is the mean over the distribution of the sensitivity
+        over noise ``R``, and ``Q`` is the upper tail of the normal distribution.
         """
         # w/R + s R decreases for s < 0. For s > 0 it decreases, then increases. So it is largest at an end of a cell.
         logs = []
@@ -209,7 +210,8 @@ class ShuffledEpochs:
     def _log_tail_at_most(self, w: float, slope: float) -> float:
         """Return ``ln M[Q(w/R + slope R)]``, rounded up, for ``slope > 0``.
 
-        ``M`` is the mean over the distribution of ``R``, and ``Q`` is the upper tail of the normal distribution.
+        ``w`` is a threshold for the log likelihood ratio, ``M`` is the mean over the distribution of the sensitivity
+        over noise ``R``, and ``Q`` is the upper tail of the normal distribution.
         """
         # w/R + s R is least at R = sqrt(w/s).
         least = math.sqrt(w / slope)
@@ -222,7 +224,8 @@ class ShuffledEpochs:
 def _log_tail(w: float, slope: float, root: float) -> Enclosure:
     """Return an enclosure of ``ln Q(w/R + slope R)`` at ``R = root``.
 
-    ``Q`` is the upper tail of the normal distribution.
+    ``w`` is a threshold for the log likelihood ratio, ``R`` is the sensitivity over noise, and ``Q`` is the upper tail
+    of the normal distribution.
     """
     if root <= 0.0:
         return Enclosure(-math.inf, math.log(0.5))

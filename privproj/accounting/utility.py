@@ -72,7 +72,7 @@ class Utility:
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 
     def as_dict(self) -> dict[str, object]:
-        """Return the keys that the utility adds to the numerics of a result."""
+        """Return the entries that the utility adds to the numerics of a result."""
         names = ("effective_noise_multiplier", "dp_sgd_noise_multiplier", "projection_error", "projection_error_of_run")
         return {name: getattr(self, name) for name in names}
 

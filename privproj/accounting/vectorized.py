@@ -452,7 +452,7 @@ def read_columns(
     phase_at: Callable[[int], Phase],
     threads: int = 1,
 ) -> ColumnAnswers:
-    """Evaluate the rows whose bound has a kernel.
+    """Evaluate the rows whose bound has a compiled kernel.
 
     The result of a row does not depend on other rows.
 

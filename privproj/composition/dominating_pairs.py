@@ -199,7 +199,10 @@ class CoarseDescription:
 
     @property
     def widest_gap(self) -> float:
-        """The largest allowed distance of two knots in nats, ``inf`` at a low resolution."""
+        """The largest allowed distance in nats of losses at which the profile is evaluated.
+
+        The value is ``inf`` at a low resolution.
+        """
         return WIDEST_KNOT_GAP if self.profile.resolution >= 32.0 else math.inf
 
     @property
@@ -390,9 +393,11 @@ def _cut_tail(
 def _deviation(losses: FloatArray, excess: FloatArray) -> float:
     """Return the standard deviation in nats of the finite losses of a distribution.
 
+    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``.
+
     Args:
-        losses: The knots, in nats.
-        excess: The excess of the distribution at the knots, linear in ``e^loss`` between them.
+        losses: The losses at which the excess is given, in nats.
+        excess: The excess at these losses, linear in ``e^loss`` between them.
     """
     masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
@@ -565,7 +570,8 @@ def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, F
 def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
     """Return the ``P``-masses of a polygon: ``t`` times the change of slope at each knot.
 
-    At ``t = 1`` the value is not the ``P``-mass, because the excess has a further change of slope there.
+    The polygon is the excess ``delta(t) - max(0, 1 - t)``, and the knots are its corners. At ``t = 1`` the value is not
+    the ``P``-mass, because the excess has a further change of slope there.
 
     Args:
         gap: The differences of the losses of neighboring knots, in nats.
@@ -583,8 +589,8 @@ def _scale_polygon(
 ) -> DominatingPair | None:
     """Return the pair whose excess is this convex polygon, scaled to be a valid bound.
 
-    At every knot the excess of the pair is at or above the polygon, or at or below it if ``below`` is True (C18). The
-    result is None if no scale achieves that.
+    The knots are the corners of the polygon. At every knot the excess ``delta(t) - max(0, 1 - t)`` of the pair is at or
+    above the polygon, or at or below it if ``below`` is True (C18). The result is None if no scale achieves that.
 
     Args:
         cells: The losses of the knots as integer multiples of ``step``; one of them is 0.

@@ -108,6 +108,7 @@ class FourierComposition:
 
     For pairs that dominate the releases, ``value + error`` plus the infinite part bounds delta from above. For pairs
     that the releases dominate, ``value - error`` bounds delta from below. The caller must know which pairs these are.
+    In the tilted distribution with the tilt ``theta``, the mass at a loss ``l`` is multiplied by ``e^(theta l)``.
 
     Args:
         phases: The pair of one release of each phase, and the number of releases. All pairs have the same grid step

@@ -314,12 +314,12 @@ class GridCurve:
         epsilon_of: Callable[[Enclosure], float],
         threshold: float = -math.inf,
     ) -> Enclosure:
-        """Return the result of the first curve that works, or of a later, tighter one.
+        """Return the result on the first grid that works, or a tighter one on a later grid.
 
-        A result is loose if a share of more than :data:`LOOSE_SHARE` of its delta is error. A loose result above
-        ``threshold`` is compared with that of the next available curve, as long as the results decrease or tails are
-        short. At some epsilons ``log_delta`` and ``epsilon`` may use different curves.
-        :mod:`privproj.profiles.conversion` then moves a result until the round trip holds (C24).
+        A result is loose if more than a share :data:`LOOSE_SHARE` of its delta is numerical error. A loose result above
+        ``threshold`` is compared with results on later grids, as long as the results decrease or tails are short. At
+        some epsilons ``log_delta`` and ``epsilon`` may use different grids. :mod:`privproj.profiles.conversion` then
+        moves a result until the round trip holds (C24).
 
         Args:
             read: Map from a curve to the result.
@@ -327,7 +327,7 @@ class GridCurve:
             threshold: A result at most this large is not improved.
 
         Raises:
-            PrecisionError: No curve is within its limits.
+            PrecisionError: No grid is within its limits.
         """
         self.used, ends = self._first_available(read, 0)
         with suppress(PrecisionError):  # without a comparison the result stands

@@ -233,7 +233,8 @@ class _GroupStep:
     def excess(self) -> TwoSidedTable:
         """Lower and upper bounds of the excess in the remove direction.
 
-        They are functions of an array of losses in nats. A lower bound of 0 means that none is known.
+        They are functions of an array of losses in nats. A lower bound of 0 means that none is known. The excess is
+        ``delta(t) - max(0, 1 - t)`` at ``t = e^eps``.
         """
         return TwoSidedTable(
             self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.log_shifts))

@@ -94,11 +94,11 @@ class TailLevelsCurve:
 
     @cached_property
     def at_first_level(self) -> "TailLevelsCurve":
-        """The same curve without the other levels."""
+        """The same curve with its first tail-truncation level only."""
         return TailLevelsCurve(self.first, self.phases, self.step, first_level_only=True)
 
     def _level(self, k: int) -> "GridCurve | _Level":
-        """Return the curve of level ``k``.
+        """Return the curve of the tail-truncation level ``k``.
 
         Raises:
             PrecisionError: This is the first level, and it has no curve.
@@ -121,7 +121,8 @@ class TailLevelsCurve:
         """Return the largest epsilon (nats) for which level ``k`` is used.
 
         The result is ``b_k``, the epsilon of level ``k + 1`` at the least delta of level ``k``. The result is ``inf``
-        for the last level, or if the epsilon is unknown.
+        for the last level, or if the epsilon is unknown. A level truncates the tails at a smaller mass than the level
+        before.
         """
         try:
             return self.level(k + 1).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
@@ -179,9 +180,9 @@ class TailLevelsCurve:
 
     @cached_property
     def guide(self) -> MomentCurve:
-        """A loose upper bound of delta at every epsilon, which determines the level.
+        """A loose upper bound of delta at every epsilon, for choosing a level.
 
-        Its knots are ten times as far apart as by default.
+        Its profiles are evaluated at losses that are ten times as far apart as by default.
         """
         return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], 10.0)
 
@@ -242,7 +243,7 @@ class TailLevelsCurve:
         return LazyEnclosure(find_lower, upper)
 
     def lower_ends_of_one(self, log_delta: float) -> list[float]:
-        """Return the lower end of epsilon of each release alone.
+        """Return a lower bound of epsilon for each release alone.
 
         Each is also a lower bound for the run, which includes the release.
         """
@@ -311,7 +312,7 @@ class _Level:
     def moments(self) -> MomentCurve:
         """The bound by moments with the tails of this level.
 
-        It has fewer knots if evaluations of a profile are costly.
+        Profiles are evaluated at fewer losses if evaluations are costly.
         """
         return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
 

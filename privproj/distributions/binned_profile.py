@@ -110,7 +110,8 @@ def any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
     Every tangent point ``p >= x0`` gives an upper bound. The function uses ``p = M(c) = E[X | X > c]`` for the
     distribution and the edge ``c`` with the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))``, or ``p = x0`` if
     that is better. The point ``x0`` helps for a distribution with only one distant atom above ``x0``. ``h`` is the
-    Gaussian delta ``h_eps``, and ``x0`` is its inflection point.
+    Gaussian delta ``h_eps``, ``x0`` is its inflection point, and ``g_p`` is the convex function above it with the
+    tangent point ``p``.
 
     Args:
         eps: Epsilons in nats, of shape ``(e,)``.
@@ -335,7 +336,8 @@ def any_rank_deltas_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
     The result has the shape ``(e,)`` and is 0 if no lower bound is known. Each bound is the largest dual value
     ``E[h(X); X <= c] + P(X > c) h(M(c))`` over some edges ``c <= x0``, with ``h`` bounded by Jensen's inequality (C28).
     At the guides all distributions and edges are tried. At other rows, only those near the best ones of the guides are
-    tried. ``h`` is the Gaussian delta ``h_eps``, and ``x0`` is its inflection point.
+    tried. ``h`` is the Gaussian delta ``h_eps``, ``x0`` is its inflection point, and ``g_p`` is the convex function
+    above it with the tangent point ``p``.
 
     Args:
         eps: Epsilons in nats, of shape ``(e,)``.

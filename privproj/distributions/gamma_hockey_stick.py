@@ -279,7 +279,8 @@ def _panel_edges(k: float, sign: float) -> Array:
 def _coefficients(values: Array) -> Array:
     """Return the coefficients of polynomials that interpolate values at Chebyshev points.
 
-    The values have the shape ``(p, n)`` for ``p`` panels. The coefficients of powers have the shape ``(n, p)``.
+    The values have the shape ``(p, n)``, for ``n`` points on each of ``p`` panels. The coefficients of powers have the
+    shape ``(n, p)``.
     """
     n = PANEL_COEFFICIENTS
     angle = (np.arange(n) + 0.5) * math.pi / n

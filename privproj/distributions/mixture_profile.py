@@ -58,7 +58,8 @@ LOWER_END_REFINEMENT = 2
 def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer: int = 1) -> PrivacyProfile:
     """Return the privacy profile of a difference of rank one, ``E[h_eps(X)]`` (C4).
 
-    The profile holds in both directions, and is valid if the functions of ``dist`` are.
+    The profile holds in both directions, and is valid if the functions of ``dist`` are. ``h_eps`` is the Gaussian delta
+    at a squared sensitivity.
 
     Args:
         dist: The distribution of ``X``, the squared sensitivity over the noise variance for the largest allowed
@@ -77,7 +78,7 @@ def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> Pr
     """Return the privacy profile of a difference of any rank, ``min_p E[g_p(X)]`` (C5).
 
     The profile holds in both directions, without a union bound over the rank. The profile is valid if the functions of
-    ``dist`` are.
+    ``dist`` are. The module docstring defines ``g_p``.
 
     Args:
         dist: The distribution of ``X``: the squared sensitivity of one unit direction times the largest squared
@@ -204,7 +205,7 @@ def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
 def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
     """Return whether the cut lies where the tail of ``X`` is below ``e^least_tail``.
 
-    The cut is the result of :func:`_tangent_cut`.
+    The cut is the result of :func:`_tangent_cut`, and ``X`` is the squared sensitivity.
     """
     if dist.log_tail(inflection(eps)) >= dist.least_tail:
         return False

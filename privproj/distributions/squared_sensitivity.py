@@ -189,7 +189,8 @@ class ScaledBeta:
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
         """Return an enclosure of ``ln E[h_eps(X); X <= up_to]``, by quadrature (C4, C31).
 
-        The integrand is unimodal, because the Gaussian delta is log-concave in the squared sensitivity (C31).
+        The integrand is unimodal, because the Gaussian delta is log-concave in the squared sensitivity (C31). ``X`` is
+        the squared sensitivity over the noise variance, and ``h_eps`` is the Gaussian delta.
         """
         inside = up_to - self.shift
         if inside <= 0.0:

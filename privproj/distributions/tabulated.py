@@ -223,7 +223,8 @@ class _TabulatedPanels:
     def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
         """Return ``E[h_eps(scale X); X <= up_to]`` and its relative error.
 
-        The error is the difference of both rules. ``h_eps`` is the Gaussian delta.
+        The error is the difference of both Gauss rules. ``X`` is the tabulated variable, and ``h_eps`` is the Gaussian
+        delta at a squared sensitivity.
         """
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
@@ -237,7 +238,8 @@ class _TabulatedPanels:
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
         """Return the integral of ``h_eps(scale X)`` over some panels, and its absolute error.
 
-        Panels are halved if both rules disagree. ``h_eps`` is the Gaussian delta.
+        ``X`` is the tabulated variable, and ``h_eps`` is the Gaussian delta at a squared sensitivity. Panels are halved
+        if both Gauss rules disagree.
         """
         value = error = 0.0
         for level in range(MOST_LEVELS + 1):
@@ -336,8 +338,8 @@ class TabulatedSensitivity:
         """Return an enclosure of ``ln E[h_eps(scale X); scale X <= up_to]`` (C4).
 
         If the expectation is below :data:`SMALLEST_RESOLVED_DELTA`, the upper end is the log of that number and the
-        lower end is ``-inf``. Otherwise the margin is that of :func:`widen_outward`, with the difference of both rules
-        as the error.
+        lower end is ``-inf``. Otherwise the margin is that of :func:`widen_outward`, with the difference of both Gauss
+        rules as the error. ``h_eps`` is the Gaussian delta.
         """
         value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
         if value < SMALLEST_RESOLVED_DELTA:

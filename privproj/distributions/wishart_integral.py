@@ -237,8 +237,10 @@ class _ThresholdBox:
 class WishartIntegral:
     """The exact profile of a pair of unit vectors at several ``eps >= 0``.
 
-    The error of the integral is proved. The module docstring defines ``A``, its density ``f`` and the gain ``g``, which
-    depends on a threshold ``U1`` or ``U2`` of ``U ~ Gamma(k)``.
+    The error of the integral is proved. The profile is an integral over ``A``, the ratio ``v'.y / v.y`` for the release
+    ``y`` and the vectors ``v`` and ``v'`` of two neighboring datasets. The integrand is the density ``f`` of ``A``
+    times the gain ``g``, the hockey-stick divergence given ``A``. The gain depends on a threshold ``U1`` or ``U2`` of
+    ``U ~ Gamma(k)`` (:mod:`privproj.distributions.wishart_loss`).
 
     * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r`` and ``m``.
     * ``eps``: the epsilons, of shape ``(e,)``.
@@ -582,7 +584,8 @@ class WishartIntegral:
     def log_hockey_stick_size(self, threshold: Array, rate: Array, sign: float) -> Array:
         """Return the log of an upper bound of a gain, without a table.
 
-        The gain is ``E[(1 - e^(-rate (U - threshold)))_+]``, or with ``threshold - U`` for ``sign = -1``.
+        The gain is ``E[(1 - e^(-rate (U - threshold)))_+]`` for ``U ~ Gamma(k)``, or with ``threshold - U`` for
+        ``sign = -1``.
         """
         # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and the same below b,
         # where it is at most c b P(U < b) too (C20, gains off the real line)
@@ -739,7 +742,7 @@ class WishartIntegral:
     def log_beyond(self) -> float:
         """Return the log of a bound of ``P(ln A > 45)``.
 
-        This is the probability of values of ``A`` beyond all panels.
+        This is the probability that the ratio ``A`` (module docstring) is beyond all panels.
         """
         # ln A > 45 iff T > (e^45 - 1 + m)/s >= t. As f decreases like a power, P(T > t) is at most
         # front int_t^inf (u^2/r)^-(r+1)/2 du = front r^((r+1)/2) t^-r / r.

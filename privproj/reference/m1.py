@@ -99,8 +99,9 @@ def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> Ref
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """Return delta of M1 for a difference of rank one and a known projection.
 
-    Delta is ``E[h_eps(mu^2 U (U + Y)/r^2)]``. ``U`` and ``Y`` are independent chi-square variables with ``r`` and
-    ``d - 1`` degrees of freedom. See C4 (random sensitivity) and C7 (distributions) in docs/proofs.md.
+    Delta is ``E[h_eps(mu^2 U (U + Y)/r^2)]``, where ``h_eps`` is the Gaussian delta at a squared sensitivity. ``U`` and
+    ``Y`` are independent chi-square variables with ``r`` and ``d - 1`` degrees of freedom. See C4 (random sensitivity)
+    and C7 (distributions) in docs/proofs.md.
     """
     return expected_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
@@ -162,8 +163,9 @@ def secret_projection(
     """Return delta of a vector release of M1 with a secret projection.
 
     Delta is ``E[h_eps(shift^2)]`` for the random sensitivity over noise ``shift = S (c + xi)`` with ``xi ~ N(0, 1)``.
-    Let ``g`` be a chi-square variable divided by its ``r`` degrees of freedom, and ``m`` the misalignment. With
-    ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s`` and ``tau^2 = sigma^2 + g/r``,
+    ``h_eps`` is the Gaussian delta at a squared sensitivity. Let ``g`` be a chi-square variable divided by its ``r``
+    degrees of freedom, and ``m`` the misalignment. With ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s`` and
+    ``tau^2 = sigma^2 + g/r``,
 
         S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,
 
@@ -205,7 +207,10 @@ def secret_projection(
 
 
 def _residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Real:
-    """Return the distance of two residuals with these norms and this misalignment."""
+    """Return the distance of two residuals with these norms and this misalignment.
+
+    A residual is the part of the differing column orthogonal to the other columns.
+    """
     # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
 
@@ -223,7 +228,8 @@ def residual(
     """Return delta of the residual of one differing column of M1.
 
     The result is the delta of the vector Wishart mechanism in dimension ``d - k`` at rank ``r - k``, where ``k`` is
-    ``span_dim``. The norms of the two neighboring residuals may differ. See C13 (one changed column) in docs/proofs.md.
+    ``span_dim``. The residual is the part of the column orthogonal to the other columns. The norms of the two
+    neighboring residuals may differ. See C13 (one changed column) in docs/proofs.md.
     """
     first = mp.mpf(residual_norm)
     ratio = first / mp.mpf(residual_norm if other_residual_norm is None else other_residual_norm)
@@ -243,9 +249,9 @@ def column_exact(
 ) -> Real:
     """Return delta of one differing column of M1 if one part of the loss is zero.
 
-    For ``k = span_dim = 0`` there is only the loss of the residual. For ``r <= k``, or if the residuals are equal,
-    there is only the Gaussian loss, with the squared sensitivity of :func:`known_projection_rank1`. See C13 (one
-    changed column) in docs/proofs.md.
+    The residual is the part of the column orthogonal to the other columns. For ``k = span_dim = 0`` there is only the
+    loss of the residual. For ``r <= k``, or if the residuals are equal, there is only the Gaussian loss, with the
+    squared sensitivity of :func:`known_projection_rank1`. See C13 (one changed column) in docs/proofs.md.
     """
     if span_dim == 0 and shift_in_span == 0:
         return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
@@ -308,7 +314,7 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return ``eps`` of one differing column of M1, the sum over parts of the loss.
+    """Return ``eps`` of one differing column of M1: the sum for both parts of the loss.
 
     ``split`` is the fraction of delta for the loss of the residual. It is divided equally between the variables ``A``
     and ``W`` of this loss (:func:`_column_loss`). Half of the rest is the delta of the Gaussian part. The other half is

@@ -77,7 +77,10 @@ def rank_free(
 
 
 def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
-    """Return :func:`exact_rank1` as a function of ``mu``, the sensitivity over noise."""
+    """Return delta of M2 for a difference of rank one (:func:`exact_rank1`).
+
+    ``mu`` is the sensitivity over noise.
+    """
     return exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
 
 

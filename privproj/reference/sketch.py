@@ -1,8 +1,8 @@
 """Compute references for secret Gaussian sketches with noise in mpmath.
 
 A sketch of a matrix ``Q`` is ``Q A^T`` plus noise, with a secret Gaussian matrix ``A`` of ``r`` rows (``rank``).
-``Gamma`` is ``(lam + sigma_g^2/sigma_A^2) / B``. ``lam`` is a lower bound of the eigenvalues of ``Q Q^T``, ``sigma_g``
-and ``sigma_A`` are the standard deviations of the noise and of the entries of ``A``, and ``B`` is the largest Frobenius
+``Gamma`` is ``(lam + sigma_g^2/sigma_A^2) / B``. ``lam`` is a lower bound of the eigenvalues of ``Q Q^T``. ``sigma_g``
+and ``sigma_A`` are the standard deviations of the noise and of the entries of ``A``. ``B`` is the largest Frobenius
 norm of the difference of ``Q Q^T`` between neighbors. See C14 (the secret sketch) in docs/proofs.md.
 """
 

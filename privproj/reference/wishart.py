@@ -189,7 +189,7 @@ def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) ->
 
 
 def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
-    """Return the largest loss over intervals of ``A`` and ``W``.
+    """Return the largest loss over intervals of its variables ``A`` and ``W``.
 
     The loss is linear in ``W``, and convex or monotone in ``1/A``, so the largest value is at a corner. The value at
     ``A = 1`` is compared too. See C11 (quantile bounds, early theorem) in docs/proofs.md.
@@ -229,8 +229,8 @@ def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real =
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
     """Return ``eps`` by the bound ``quantile-sharp`` at a split of delta.
 
-    The result is the largest loss for ``A`` and ``W`` within their quantiles. See C11 (quantile bounds, early theorem)
-    in docs/proofs.md.
+    The result is the largest loss if its variables ``A`` and ``W`` (module docstring) are within their quantiles. See
+    C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 

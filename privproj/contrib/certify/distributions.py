@@ -231,7 +231,7 @@ class BallGammaDistribution(BallDistribution):
         self.mean = scale * a if not inverse else scale / (a - 1) if a > 1 else arb("inf")
 
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return ``u^a e^-u / Gamma(a)``, the density of ``ln U`` at ``u``."""
+        """Return ``u^a e^-u / Gamma(a)``, the density of ``ln U`` at ``u``, for ``U ~ Gamma(a)``."""
         return (self.a * u.log() - u - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
@@ -250,5 +250,8 @@ class BallGammaDistribution(BallDistribution):
         return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
 
     def tail(self, u: arb) -> arb:
-        """Return ``P(U > u)``, the regularized upper incomplete gamma function."""
+        """Return a ball that contains ``P(U > u)`` for ``U ~ Gamma(a)``.
+
+        This probability is the regularized upper incomplete gamma function.
+        """
         return gamma.upper(self.a, u)

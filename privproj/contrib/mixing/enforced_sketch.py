@@ -43,7 +43,8 @@ LADDER = 600.0 * 1.3 ** -np.arange(40.0)[::-1]  # nats; losses at which a tail m
 class EnforcedSketch:
     """The profile of one release of Gaussian mixing in both directions.
 
-    If the argument ``present`` of a method is True, the first of the two datasets has the record.
+    The two datasets differ in one record. If the argument ``present`` of a method is True, the first dataset has this
+    record, else the second one.
     """
 
     rank: float  # number of rows of the sketch
@@ -219,7 +220,7 @@ class EnforcedSketch:
         """Return ``ln`` of the integrand at each ``u``.
 
         The integrand is ``phi(u) R(u) h`` or, if not ``present``, ``phi(u) h``. Here ``phi`` is the standard normal
-        density, ``ln R`` is :meth:`_log_ratio`, and ``h`` is the profile of the sketch.
+        density, ``h`` is the profile of the sketch, and ``R(u)`` is the exponential of :meth:`_log_ratio`.
         """
         ratio = self._log_ratio(u, present)
         left = eps - ratio if present else eps + ratio

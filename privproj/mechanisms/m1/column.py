@@ -43,7 +43,8 @@ from privproj.result import Status, limit_text
 def _has_residual(mechanism: M1) -> bool:
     """Return whether the loss has a residual part.
 
-    The loss has one if the rank exceeds the dimension of the span and the residuals of the neighbors differ.
+    The residual is the part of the changed column orthogonal to the other columns. The loss has a residual part if the
+    rank exceeds the dimension of the span and the residuals of the neighbors differ.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -54,7 +55,10 @@ def _has_residual(mechanism: M1) -> bool:
 
 
 def is_distinguished(mechanism: M1) -> bool:
-    """Return whether exactly one neighbor has a nonzero residual, so that delta is 1."""
+    """Return whether exactly one neighbor has a nonzero residual, so that delta is 1.
+
+    The residual is the part of the changed column orthogonal to the other columns.
+    """
     return _has_residual(mechanism) and min(mechanism.norms) == 0.0
 
 
@@ -236,7 +240,8 @@ def _chain(link: Callable[[float], float], count: int, log_delta: float) -> floa
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
     """Return epsilon of the bound ``column`` for one changed column, at a log delta.
 
-    ``split`` is the share of delta for the residual part. If it is a text, the shares of all events are optimized.
+    ``split`` is the share of delta for the residual part of the loss (module docstring). If it is a text, the shares of
+    all events are optimized.
     """
     odds = [0.0, 0.0, 0.0]
     if isinstance(split, float):

@@ -67,10 +67,8 @@ def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
     """Return the logit of a stationary ``tau`` of the bound, near the logit ``t``.
 
-    If there is no stationary point, the result is an end of the range from -300 to 35. Newton's method ends with an
-    error of about 1e-9 in units of the width of the Beta distribution. The bound is flat there, so the error of the
-    bound is far below rounding. If Newton's step fails, the bracket is bisected. If there is no bracket yet, steps of
-    doubled size are made instead.
+    If there is no stationary point, the result is an end of the range from -300 to 35. The error is about 1e-9 in units
+    of the width of the Beta distribution. The bound is flat there, so the error of the bound is far below rounding.
     """
     scale = beta_tail_scale(a, b)
     low, high, stride = -300.0, 35.0, 0.1 * scale
@@ -186,9 +184,7 @@ def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
     The result is ``inf`` if there is no such ``eps`` below 1e9. The target is slightly below ``log_delta``, by the
     relative error of the bound, so that delta at the result is at most the given delta.
 
-    The method is Newton's on ``ln delta(eps)``, within a bracket. The derivative is that of the Gaussian term at the
-    optimal ``tau`` (envelope theorem), and each search for ``tau`` begins at the last ``tau``. The last step is
-    corrected for curvature if its error is then below the tolerance.
+    The method is Newton's on ``ln delta(eps)``, within a bracket.
     """
     log_k, c = log(k), beta_constant(a, b)
     tolerance = 1e-14 * (1.0 - log_delta)

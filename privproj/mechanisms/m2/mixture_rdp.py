@@ -62,7 +62,7 @@ def _log_moment_by_terms(a: float, n: float, c: float) -> float:
 def _log_layer_moment(dim: int, rank: int, c: float) -> float:
     """Return ``ln E[e^(c B)]`` for the captured energy ``B`` of one layer.
 
-    If the layer is not projected, ``B`` is 1.
+    ``B`` is the squared norm of a projected unit vector, and 1 if the layer is not projected.
     """
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 

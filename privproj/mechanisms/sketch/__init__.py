@@ -169,8 +169,8 @@ class Sketch(Mechanism):
     def gamma_of_one_column(self) -> float:
         """The ratio ``gamma`` if one column is added to or removed from ``Q`` (C14).
 
-        The norm of the column is at most the sensitivity ``B_S``. So ``gamma`` is computed with
-        ``|Q Q^T - Q' Q'^T|_F <= B_S^2``.
+        ``Q`` is the query matrix. The norm of the column is at most the sensitivity ``B_S``. So ``gamma`` is computed
+        with ``|Q Q^T - Q' Q'^T|_F <= B_S^2``.
         """
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
 

@@ -93,6 +93,8 @@ def largest_at_corners(
 def published_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
     """Return the published bound on the privacy loss outside of two tail events.
 
+    The events are tails of the variables ``T`` and ``W`` of the loss (module docstring).
+
     Args:
         dim: The dimension ``d``.
         rank: The degrees of freedom ``r``.
@@ -182,8 +184,9 @@ QUANTILE = Bound(
 def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
     """Return the largest privacy loss within the quantiles (C11).
 
-    ``W`` is either below one upper quantile or between two quantiles, whichever gives the smaller result. The
-    misalignment of the pair is ``m``; pairs with a smaller misalignment have a smaller delta (C10).
+    The loss is a function of two variables ``A`` and ``W`` (module docstring). ``W`` is either below one upper quantile
+    or between two quantiles, whichever gives the smaller result. The misalignment of the pair is ``m``; pairs with a
+    smaller misalignment have a smaller delta (C10).
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     spread = math.sqrt(m * (2.0 - m)) * quantiles.t

@@ -247,7 +247,8 @@ def _orthogonal(xi: _Tangent, at: Point) -> _Tangent:
 def from_products(gv: Tensor, gtu: Tensor, at: Point) -> _Tangent:
     """Return the projection ``P_T(G)`` of a matrix ``G`` to the tangent space.
 
-    ``gv`` is ``G V`` (m x r), ``gtu`` is ``G^T U`` (n x r), and ``G`` is m x n.
+    ``gv`` is ``G V`` (m x r), ``gtu`` is ``G^T U`` (n x r), and ``G`` is m x n. ``U`` and ``V`` are the bases of the
+    point ``at``.
     """
     # K = U^T G V, Up = (I - U U^T) G V, Vp = (I - V V^T) G^T U.
     return _orthogonal(_Tangent(at.u.T @ gv, gv, gtu), at)
@@ -300,8 +301,9 @@ def transported(xi: _Tangent, old: Point, new: Point) -> _Tangent:
 def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
     """Return the horizontal lift ``(dA, dB)`` of a tangent vector to balanced factors.
 
-    The balanced factors are ``A = U s^1/2`` and ``B = V s^1/2``; all ``s`` must be positive. The lift satisfies
-    ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``. ``dA`` is m x r and ``dB`` is n x r.
+    The balanced factors of the point ``at``, with the bases ``U`` and ``V`` and the singular values ``s``, are
+    ``A = U s^1/2`` and ``B = V s^1/2``. All ``s`` must be positive. The lift satisfies ``dA B^T + A dB^T = xi`` and
+    ``A^T dA = dB^T B``. ``dA`` is m x r and ``dB`` is n x r.
     """
     # X_ij = K_ij sqrt(s_j) / (s_i + s_j), (Y^T)_ij = sqrt(s_i) K_ij / (s_i + s_j).
     root, total = at.s.sqrt(), at.s[:, None] + at.s[None, :]
@@ -491,10 +493,11 @@ class _TangentView(View):
     def adaptive(self, at: Point, xi: _Tangent, rate: float) -> Point:
         """Return ``Retr(Z - lr (U_A B^T + A U_B^T))``, with balanced factors ``A``, ``B``.
 
-        The update of ``A`` is ``U_A = m_A (V_A + lam_A I)^-1/2``, and likewise ``U_B``. ``m_A`` is the lifted momentum,
-        ``V_A`` (r x r) is the second moment of the lifted releases, and ``lam_A`` is the ridge. Both factors are first
-        rotated by the orthogonal matrix that brings them closest to the factors of the last step. So second moments of
-        different steps can be averaged.
+        ``Z`` is the point ``at``, ``lr`` is ``rate``, and ``Retr`` is the retraction. The update of ``A`` is
+        ``U_A = m_A (V_A + lam_A I)^-1/2``, and likewise ``U_B``. ``m_A`` is the lifted momentum, ``V_A`` (r x r) is the
+        second moment of the lifted releases, and ``lam_A`` is the ridge. Both factors are first rotated by the
+        orthogonal matrix that brings them closest to the factors of the last step. So second moments of different steps
+        can be averaged.
         """
         assert self.moment is not None
         root = at.s.sqrt()
