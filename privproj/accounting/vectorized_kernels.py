@@ -103,8 +103,8 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
     """Return ``(excess, epsilon)`` for a target ``log_delta``.
 
-    ``excess`` is the raised upper end of ``ln delta`` at this epsilon minus ``log_delta``, and at most 0. If no epsilon
-    is found, the result is ``(inf, inf)``.
+    ``excess`` is the upper end of ``ln delta`` at this epsilon, rounded up, minus ``log_delta``. It is at most 0. If no
+    epsilon is found, the result is ``(inf, inf)``.
     """
     # aim below the target by more than the margin
     width = FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta)

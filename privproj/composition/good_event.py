@@ -211,10 +211,10 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The event that a release hardly increases the norm of a difference (C16).
+    """The event that a release hardly increases the difference of neighboring sums (C16).
 
-    The difference is the difference of neighboring sums. ``radius`` bounds the factor by which a release multiplies the
-    norm of the difference. The code that builds the event guarantees ``radius``.
+    ``radius`` bounds the factor by which a release multiplies the norm of this difference. The code that builds the
+    event guarantees ``radius``.
     """
 
     mu: float  # sensitivity divided by the standard deviation of the noise, the inverse of the noise multiplier

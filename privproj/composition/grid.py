@@ -377,6 +377,6 @@ class GridCurve:
     def squaring_has_lower_bounds(self) -> bool:
         """Whether repeated squaring has lower bounds.
 
-        If so, the search for a lower bound goes on after a uniform grid without one.
+        If so, the search for a lower bound continues after a uniform grid without one.
         """
         return all(adaptive_bounds(step).below for step in self.coarse)

@@ -122,7 +122,7 @@ def _chord_weights(y: Array) -> tuple[Array, Array]:
 class MomentCurve:
     """The privacy curve of a run by bounds on the moments of its losses (C23).
 
-    It is valid if the profiles of the phases are.
+    The curve is valid if the profiles of the phases are.
 
     Args:
         phases: The profile of one release of each phase, and its run.

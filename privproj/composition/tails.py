@@ -58,7 +58,7 @@ MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid,
 class TailLevelsCurve:
     """The privacy curve of a run from all tail-truncation levels and both simple bounds.
 
-    It is valid if the profiles of the phases are (C18, C19, C23).
+    The curve is valid if the profiles of the phases are (C18, C19, C23).
 
     Args:
         first: The curve of the first level, or the exception if the losses of a step are too large for any grid.

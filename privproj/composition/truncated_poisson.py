@@ -169,7 +169,7 @@ class TruncatedCurve:
 class SmallerCurve:
     """The smaller of two privacy curves of a run with truncated batches (C26).
 
-    It is valid if both curves are.
+    The result is valid if both curves are.
 
     Args:
         curve: The curve that adds the probability of a truncation.

@@ -2,8 +2,8 @@
 
 One record is protected. If a batch has more than ``B`` records, the records that are dropped are chosen uniformly at
 random. There are ``n`` other records, sampled at rate ``q``. If fewer than ``B`` of them are sampled, the protected
-record joins the batch. Otherwise it replaces one of them. Let ``E_j`` be the excess ``delta(t) - max(0, 1 - t)`` of a
-release for batches that differ in ``j`` records. The excess of the step is at most
+record joins the batch. Otherwise the protected record replaces one of the sampled records. Let ``E_j`` be the excess
+``delta(t) - max(0, 1 - t)`` of a release for batches that differ in ``j`` records. The excess of the step is at most
 
     (1 - w) a + w b,   a = q E_1(1 + (t - 1)/q),   b = p E_2(1 + (t - 1)/p),
 

@@ -1,8 +1,8 @@
 """Represent distributions of the squared sensitivity ``X`` by bins, for many deltas at once.
 
-A composition needs delta at many epsilons. Each bin has a mass and a mean. They bound the expectation of a convex or a
-concave function of ``X`` from above and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared
-sensitivity divided by the noise variance.
+A composition needs delta at many epsilons. Each bin has a mass and a mean. Masses and means bound the expectation of a
+convex or a concave function of ``X`` from above and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is
+the squared sensitivity divided by the noise variance.
 """
 
 import math

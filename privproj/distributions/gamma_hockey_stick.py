@@ -109,7 +109,7 @@ def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | flo
 def _cut_off_place(k: float, sign: float, w: Array) -> Array:
     """Return approximately the ``y`` at which the integrand of a ratio is truncated.
 
-    The exponent is :data:`CUT_OFF_NATS` below its maximum there. Arguments as for :func:`_ratio_exponent`.
+    The exponent is :data:`CUT_OFF_NATS` below its maximum there. The arguments are those of :func:`_ratio_exponent`.
     """
     top = np.maximum(-sign * w, 0.0)
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS

@@ -146,9 +146,9 @@ class Bound:
     def default_relation(self) -> str | None:
         """The neighboring relation if none is given.
 
-        It is the default of the mechanism if the bound holds under that relation. Otherwise it is zero-out, because
-        the number of records is public under zero-out, as it is under replace. None means the default of the sampling
-        scheme.
+        The value is the default of the mechanism if the bound holds under that relation. Otherwise it is zero-out,
+        because the number of records is public under zero-out, as it is under replace. None means the default of the
+        sampling scheme.
         """
         default = self.mechanism.default_relation
         return default if default is None or default in self.relations else NeighboringRelation.ZERO_OUT

@@ -53,7 +53,8 @@ class PublicSketch(NoisyMechanism):
     def lift(self) -> Lift | None:
         """Return the noise and projection error of the update ``Y A`` (C38).
 
-        ``Y`` is the sketch ``Q A^T + N``, and the mean of ``Y A`` is ``Q``.
+        ``Y`` is the sketch ``Q A^T + N`` of the data ``Q``, with the sketching matrix ``A`` and the noise ``N``. The
+        mean of ``Y A`` is ``Q``.
 
         Returns:
             The two ratios, or None if ``dim`` is None.

@@ -83,7 +83,8 @@ def mills_slope(x):
 def mills_drop(u, mu):
     """Return the difference ``R(u) - R(u + mu)`` of the Mills ratio for ``mu > 0``.
 
-    If the difference would cancel, it is the integral of ``-R'`` by a three-point Gauss rule.
+    If the subtraction would lose digits, the integral of ``-R'`` over ``[u, u + mu]`` is computed by a three-point
+    Gauss rule instead.
     """
     if mu >= 0.01 * max(1.0, fabs(u)):
         return mills(u) - mills(u + mu)

@@ -2,8 +2,9 @@
 
 An adversary tests which of two neighboring datasets was used, given the output of a run. The trade-off function
 ``f(a)`` is the least false negative rate at the false positive rate ``a``. A profile ``delta(eps)`` that holds in both
-directions bounds it from below (Dong, Roth, Su 2022). Every epsilon gives a valid bound, and a search finds the best
-one. The risk is a pure function of the curve, so that a calibration to a risk agrees with the reported risk (C30).
+directions bounds the trade-off function from below (Dong, Roth, Su 2022). Every epsilon gives a valid bound, and a
+search finds the best one. The risk is a pure function of the curve, so that a calibration to a risk agrees with the
+reported risk (C30).
 """
 
 import math
@@ -45,7 +46,7 @@ def tradeoff(curve: Curve, rates: Sequence[float]) -> list[float]:
 
     Args:
         curve: The privacy curve of a run.
-        rates: False positive rates ``a``.
+        rates: False positive rates.
     """
     return [max(0.0, 1.0 - hit - UNIT) for hit in true_positive_rates(curve, rates)]
 

@@ -509,7 +509,7 @@ def _embedding(
 
 
 def _convolution(convolution: Callable[..., Tensor], dimensions: int) -> Callable[..., Any]:
-    """Return the rule of a convolution with this number of spatial dimensions."""
+    """Return the rule (see :data:`RULES`) of a convolution with this number of spatial dimensions."""
 
     def rule(
         during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,

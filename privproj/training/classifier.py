@@ -172,8 +172,8 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
 def _device_named(name: str | None) -> torch.device:
     """Return the device of this name for this process.
 
-    If ``name`` is None, it is a GPU if there is one, else the CPU. Raises :class:`InvalidParameterError` if torch
-    cannot use the device.
+    If ``name`` is None, the device is a GPU if there is one, else the CPU. Raises :class:`InvalidParameterError` if
+    torch cannot use the device.
     """
     try:
         device = own_device(torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu")))

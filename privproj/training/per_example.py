@@ -169,8 +169,8 @@ def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return ``sum_j c_j S_j`` over the rows of all records, in double precision.
 
     The first dimension of ``rows`` has the records. ``S_j`` is the row of record ``j``, and ``c`` has its factor
-    ``c_j``. ``mask`` is True for records with finite gradients; other records count as 0. If it is None, all are
-    finite.
+    ``c_j``. ``mask`` is True for records with finite gradients; other records count as 0. If ``mask`` is None, all
+    gradients are finite.
     """
     c, flat = exact(c), rows.flatten(1)
     total = c.new_empty(flat.shape[1])
@@ -293,9 +293,9 @@ def full_precision() -> Iterator[None]:
 
 
 def precise() -> AbstractContextManager[None]:
-    """Return :func:`full_precision`, or an empty context if it is not needed.
+    """Return :func:`full_precision`, or an empty context if precision is full already.
 
-    It is not needed if autocast is off and matrix products have full precision.
+    Precision is full if autocast is off and matrix products have full precision.
     """
     with suppress(RuntimeError):
         mixed = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")

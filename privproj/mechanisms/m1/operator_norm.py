@@ -18,9 +18,9 @@ from privproj.profiles.approximate_dp import EpsilonDeltaRule
 def representation(mechanism: M1) -> GoodEvent:
     """Return a bound by a Gaussian run, with a bound on the norm of the projection.
 
-    The norm exceeds its bound with a small probability, which is added to delta (C16). This event does not depend on
-    the difference between neighboring sums. So for a fixed projection the probability is added once, for any number of
-    releases.
+    The event that the norm exceeds its bound has a small probability, which is added to delta (C16). The event does not
+    depend on the difference between neighboring sums. So for a fixed projection the probability is added once, for any
+    number of releases.
     """
     return GoodEvent(mechanism.mu, partial(_radius, mechanism), once=mechanism.fixed_projection, default_split=0.5)
 

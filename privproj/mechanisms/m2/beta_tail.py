@@ -49,11 +49,11 @@ def rank_of_difference(mechanism: M2) -> int:
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """Return the log of the bound on the probability of capturing more than ``tau``.
+    """Return the log of a bound on the probability that a projection keeps more than ``tau``.
 
-    The bound is the sum of ``k P(B > tau)`` over the layers. ``B`` is the squared norm of a projected unit vector, and
-    ``k`` is the rank of the difference. ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` is
-    accurate.
+    ``tau`` is a share of the squared norm of the difference of neighboring sums. The bound is the sum of
+    ``k P(B > tau)`` over the layers. ``B`` is the squared norm of a projected unit vector, and ``k`` is the rank of the
+    difference. ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` is accurate.
     """
     # y = 1 - tau and e^t y = tau.
     y = 1.0 / (1.0 + math.exp(t))
@@ -217,7 +217,7 @@ def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
 
 
 def _rank_assumptions(mechanism: M2) -> tuple[Assumption, ...]:
-    """Return the assumption on the rank of the difference.
+    """Return the assumption on the rank of the difference between neighboring sums.
 
     If the shape rules out a larger rank, the tuple is empty.
     """

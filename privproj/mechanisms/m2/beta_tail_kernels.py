@@ -28,7 +28,11 @@ LOG_LEAST_DOUBLE = -745.0
 
 
 def log_tail_profile(eps, mu, sharp):
-    """Return the log of the Gaussian term ``G`` at the sensitivity over noise ``mu``."""
+    """Return the log of the Gaussian term ``G`` at the sensitivity over noise ``mu``.
+
+    ``G`` is the delta of the Gaussian mechanism if ``sharp``, else the probability that its privacy loss exceeds
+    ``eps`` in absolute value.
+    """
     if sharp:
         return log_gaussian_delta(eps, mu)
     return log_two_sided(eps, mu)

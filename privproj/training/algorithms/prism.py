@@ -227,7 +227,7 @@ class _Tangent(NamedTuple):
 
 
 def from_flat(row: Tensor, at: Point) -> _Tangent:
-    """Return the tangent vector with the coordinates ``row``, ordered as in ``flat``.
+    """Return the tangent vector with the coordinates ``row``, in the order of :meth:`_Tangent.flat`.
 
     ``Up`` and ``Vp`` are made orthogonal to the bases ``U`` and ``V`` of the point ``at``.
     """
