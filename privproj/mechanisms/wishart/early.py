@@ -155,8 +155,8 @@ def early_bound_at(
     """Return ``(eps, ln delta)`` at given free parameters of the bound ``early``.
 
     Args:
-        mechanism: The mechanism with its misalignment. t: The threshold of ``r v.y`` and ``r v'.y`` for the release
-            ``y``, above 0.
+        mechanism: The mechanism with its misalignment.
+        t: The threshold of ``r v.y`` and ``r v'.y`` for the release ``y``, above 0.
         eta: The parameter of the published tail bound, in which ``t + eta`` is a second threshold; at least 0.
         radius: ``R``, the bound on ``r |y|``, above ``t`` and above ``(sqrt d + sqrt r)^2``.
         c: The constant of the bound on the spectral norm, above 0 and at most 1/2.
