@@ -310,7 +310,7 @@ class Search:
     def _curve(self, x: Any) -> Curve:
         """Return the privacy curve at ``x``.
 
-        If the target delta is below double precision, it is the slower curve for such deltas.
+        If the target delta is below double precision, the result is the slower curve for such deltas.
         """
         curve = self.query_at(x).curve()
         return curve if isinstance(self.target, RiskTarget) else resolved_at(curve, self.target.log_delta)
@@ -322,10 +322,10 @@ class Search:
     def _excess(self, x: Any, margin: float = 0.0) -> float:
         """Return how much the result at ``x`` exceeds the target, as a difference of logs.
 
-        The result is at most 0 if the target is met. For a target ``(epsilon, delta)`` it is the result of
-        :func:`log_excess`, with epsilon lowered by the relative ``margin`` if the run is composed numerically. For a
-        risk it is ``ln mu(x) - ln mu``. Here ``mu(x)`` and ``mu`` are the distances of two unit Gaussians with the risk
-        at ``x`` and with the target risk.
+        The result is at most 0 if the target is met. For a target ``(epsilon, delta)`` it equals :func:`log_excess`,
+        with epsilon lowered by the relative ``margin`` if the run is composed numerically. For a risk it is
+        ``ln mu(x) - ln mu``. Here ``mu(x)`` and ``mu`` are the distances of two unit Gaussians with the risk at ``x``
+        and with the target risk.
         """
         target = self.target
         if not isinstance(target, RiskTarget):

@@ -375,7 +375,7 @@ def _lower_end(ends: Enclosure) -> float:
 
 
 def _are_costly(phases: Phases) -> bool:
-    """Return whether evaluations of some profile take long (:attr:`is_costly`).
+    """Return whether evaluations of some profile take long (:attr:`PrivacyProfile.is_costly`).
 
     Then some searches for tighter bounds are omitted.
     """

@@ -6,7 +6,7 @@ of a difference of rank one is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussi
 distribution of ``X`` only (C7).
 
 The same distributions are implemented in ball arithmetic for certificates, and in mpmath in
-``tests/reference/distributions.py``.
+:mod:`privproj.reference.distributions`.
 """
 
 import math

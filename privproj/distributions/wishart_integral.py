@@ -456,7 +456,7 @@ class WishartIntegral:
         return width + least + low - 1e-9, width + most + high + 1e-9
 
     def gauss(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return the log of the Gauss rule on each panel, and the mean of the steepness."""
+        """Return the log of the Gauss rule on each panel, and the mean steepness of the gain."""
         nodes, weights = gauss_nodes(PANEL_NODES)
         width = (p.high - p.low)[:, None]
         place = p.low[:, None] + width * nodes

@@ -8,7 +8,8 @@ Notation: ``phi`` and ``Phi`` are the density and the distribution function of t
 ``R(x) = (1 - Phi(x)) / phi(x)`` is the Mills ratio, ``B ~ Beta(a, b)`` with ``n = a + b``, and ``U ~ Gamma(a)``. Logs
 are natural. The relative errors are within the margins of :mod:`privproj.numerics.interval` (measured).
 
-The same functions are implemented in ball arithmetic for certificates, and in mpmath in ``tests/reference/special.py``.
+The same functions are implemented in ball arithmetic for certificates, and in mpmath in
+:mod:`privproj.reference.special`.
 """
 
 import math

@@ -189,7 +189,8 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
 
     The result is outputs x inputs, in double precision. ``c`` has one clipping factor ``c_j`` for each record ``j``.
     ``g`` and ``x`` are the factors of the gradients ``G_j``. If ``x`` is None, ``g`` has the gradients themselves.
-    ``mask`` is True for records with finite gradients; other records count as 0. If it is None, all are finite.
+    ``mask`` is True for records with finite gradients; other records count as 0. If ``mask`` is None, all gradients are
+    finite.
     """
     if x is None:
         assert isinstance(g, Tensor)

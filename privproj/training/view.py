@@ -79,8 +79,8 @@ class View:
         """Return the sum ``sum_j c_j G_j P`` over the records, in double precision.
 
         The sum has as many entries as ``shape``. ``c`` has the clipping factor of each record. ``mask`` is True for
-        records with finite gradients; other records count as 0. If it is None, all are finite. ``G_j`` is the gradient
-        of record ``j``. ``P`` is the projection of the view (module docstring).
+        records with finite gradients; other records count as 0. If ``mask`` is None, all gradients are finite. ``G_j``
+        is the gradient of record ``j``. ``P`` is the projection of the view (module docstring).
         """
         seen, self.seen = self.seen, ()
         return per_example.clipped_sum(c, *seen, mask=mask)

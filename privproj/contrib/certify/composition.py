@@ -329,7 +329,7 @@ def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tup
 
     The mass under the first distribution is ``t`` times the change of slope at the corner, at least 0 and rounded to an
     exact number. Left of the first point the hull is the line to ``(0, 1)``, or ``1 - t`` if ``start``. Right of the
-    last point it is constant.
+    last point the hull is constant.
     """
     slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]
     slopes += [(b[2] - a[2]) / (b[1] - a[1]) for a, b in pairwise(hull)]

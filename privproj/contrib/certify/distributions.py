@@ -2,7 +2,7 @@
 
 ``h_eps(X)`` is the Gaussian delta at a random squared sensitivity over noise ``X``. The expectation of ``h_eps(X)`` is
 computed by the trapezoidal rule (C21: certificates). :mod:`privproj.distributions.squared_sensitivity` (floats) and
-``tests/reference/distributions.py`` (mpmath) compute the same expectations independently.
+:mod:`privproj.reference.distributions` (mpmath) compute the same expectations independently.
 """
 
 import math

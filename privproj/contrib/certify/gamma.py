@@ -1,7 +1,7 @@
 """Enclose incomplete gamma and Beta functions, and gamma tails, in balls.
 
 ``P(k, z)`` is the distribution function of ``Gamma(k)``, and ``Q(k, z) = 1 - P(k, z)``.
-:mod:`privproj.numerics.special` has the same functions in floats, and ``tests/reference/special.py`` in mpmath.
+:mod:`privproj.numerics.special` has the same functions in floats, and :mod:`privproj.reference.special` in mpmath.
 """
 
 import math

@@ -5,7 +5,7 @@ the Gaussian delta at the squared sensitivity over noise ``x``.
 
 A profile may have free parameters. Values of the free parameters are a witness. Every admissible witness proves a
 bound. So the witness is chosen in floating point, and chosen again by the check of a certificate. The same formulas are
-implemented in floats for the bounds of :mod:`privproj.mechanisms.registry`, and in mpmath in ``tests/reference``.
+implemented in floats for the bounds of :mod:`privproj.mechanisms.registry`, and in mpmath in :mod:`privproj.reference`.
 """
 
 import math
