@@ -152,14 +152,14 @@ def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Choice:
-    """A training algorithm with the noise multiplier and the utility that it has at a target.
+    """A training algorithm, with its noise multiplier and its utility at a target.
 
     Attributes:
         algorithm: The training algorithm of ``make_private``; None for a mechanism that ``make_private`` cannot use.
-        rank: The rank of its projections; None without projections.
+        rank: The rank of the projections; None without projections.
         result: The result of the sigma query: noise multiplier, bound, status, assumptions and requirements.
-        utility: The utility of its update.
-        mechanism: The mechanism that accounts for it, with that noise multiplier.
+        utility: The utility of the updates of the algorithm.
+        mechanism: The mechanism that accounts for the algorithm, with that noise multiplier.
 
     >>> from privproj import choose
     >>> best = choose(layers="64x4", epsilon=1.0, delta=1e-5)[0]

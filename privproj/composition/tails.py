@@ -5,7 +5,8 @@ one grid is not enough for all deltas. Therefore a run has several tail-truncati
 default grid and covers the deltas above the first of :data:`LEAST_LOGS`. Every other level covers five powers of ten
 and truncates the tails at a mass somewhat below the least of these deltas: a grid with much longer tails is slower and
 less accurate. If the grid is not tight, the result is the smaller of the composition on the grid and of the bound by
-moments (:mod:`privproj.composition.moments`). If masses would underflow on a grid, it is the bound by moments alone.
+moments (:mod:`privproj.composition.moments`). If masses would underflow on a grid, the result is the bound by moments
+alone.
 
 The epsilon of a query determines the level. ``b_k`` is the epsilon of level ``k + 1`` at the least delta of level
 ``k``, and level ``k`` is used for epsilons above ``b_(k-1)`` and up to ``b_k``. So ``epsilon`` and ``log_delta`` use

@@ -119,7 +119,7 @@ class ScaledBeta:
     def constant(self) -> float:
         """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)`` of ``B``.
 
-        Densities and tails are computed relative to it.
+        Densities and tails are computed relative to this value.
         """
         return beta_constant(self.a, self.b)
 

@@ -238,7 +238,7 @@ _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSIL
 def amplified_epsilon(eps: float, rate: float) -> float:
     """Return the epsilon at which the profile without sampling is evaluated (C17).
 
-    For the delta of a sampled release at ``eps``, it is ``ln(1 + (e^eps - 1)/q)`` at the sampling rate ``q``.
+    For the delta of a sampled release at ``eps``, the result is ``ln(1 + (e^eps - 1)/q)`` at the sampling rate ``q``.
     """
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)

@@ -113,8 +113,8 @@ def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
 def risk_of(curve: Curve, target: RiskTarget) -> float:
     """Return the attack risk that is reported for a curve (C30).
 
-    The risk is the true positive rate at the false positive rate of the target. If the target has none, it is the
-    advantage.
+    The risk is the true positive rate at the false positive rate of the target. If the target has no false positive
+    rate, the risk is the advantage.
     """
     return advantage(curve) if target.fpr is None else true_positive_rates(curve, [target.fpr])[0]
 

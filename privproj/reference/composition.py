@@ -143,7 +143,7 @@ def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
 def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
     """Return delta at ``eps`` of a ``(rho, omega)``-tCDP release.
 
-    The function is the inverse of :func:`concentrated_epsilon`; it is 1 for ``eps <= rho``.
+    The function is the inverse of :func:`concentrated_epsilon`; the result is 1 for ``eps <= rho``.
     """
     eps = mp.mpf(eps)
     if eps <= rho:

@@ -386,9 +386,9 @@ class ClassifierTraining:
     def report(self, began: float) -> dict[str, Any]:
         """Return the report of a finished run: accuracy, noise, files and epsilon.
 
-        It also has the account of the releases. ``began`` is the time of the start by ``time.monotonic``, in seconds.
-        With adaptive clipping the report also has the first and the last clipping norm, and the standard deviation of
-        the noise on the count.
+        The report also has the account of the releases. ``began`` is the time of the start by ``time.monotonic``, in
+        seconds. With adaptive clipping the report also has the first and the last clipping norm, and the standard
+        deviation of the noise on the count.
         """
         plan, account = self.optimizer.plan, self.optimizer._spending.account
         sigma = self.settings.adaptive_clipping_sigma

@@ -164,7 +164,7 @@ class Algorithm:
             view for each. An algorithm with such a view needs a subspace and joint clipping.
         check_layer: Called with the name of the selected algorithm and a trained tensor; raises
             :class:`InvalidParameterError` if that algorithm must not train the tensor. If the attribute ``only_for`` of
-            a tensor names this algorithm, this is also called when another algorithm is selected.
+            a tensor names this algorithm, ``check_layer`` is also called when another algorithm is selected.
         adapt: Called with a module, a rank and an ``insecure_seed``; returns the module with adapters. ``privproj
             train`` and audits use it. None: the algorithm needs no adapters.
         step_hook: Called with the module, the plan and the random streams; returns a function that is called with the

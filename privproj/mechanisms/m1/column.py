@@ -66,8 +66,8 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     """Return the profile of the residual part; None if there is no such part (C13).
 
     The result is the profile of a vector Wishart release in fewer dimensions, which is exact for equal norms. If the
-    norms of the residuals differ, it is an upper bound: it covers both directions and all ratios of norms between 1 and
-    the actual ratio (C12).
+    norms of the residuals differ, the result is an upper bound: it covers both directions and all ratios of norms
+    between 1 and the actual ratio (C12).
     """
     if not _has_residual(mechanism):
         return None

@@ -1,9 +1,9 @@
 """Compute the Beta-tail bound of M2 for one release, in scalar functions (C16).
 
 The bound is the minimum of ``G(tau) + k P(B > tau)`` over ``tau`` in (0, 1], with ``B ~ Beta(a, b)``. ``G(tau)`` is the
-Gaussian term at ``eps`` for the sensitivity over noise ``mu sqrt(tau)``. If ``sharp``, it is the Gaussian delta (C3),
-else the two-sided tail, the probability that the absolute privacy loss exceeds ``eps``. The sum is an upper bound of
-delta for every ``tau``.
+Gaussian term at ``eps`` for the sensitivity over noise ``mu sqrt(tau)``. If ``sharp``, the Gaussian term is the
+Gaussian delta (C3), else the two-sided tail. The two-sided tail is the probability that the absolute privacy loss
+exceeds ``eps``. The sum is an upper bound of delta for every ``tau``.
 
 In all functions ``t`` is the logit ``ln(tau/(1-tau))`` of ``tau``, ``c`` is ``beta_constant(a, b)``, ``k`` is the rank
 of the difference and ``log_k = ln k``.
