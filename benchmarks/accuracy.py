@@ -1,13 +1,12 @@
 """Measure accuracy at equal privacy, with the clipping norm and the learning rate tuned for each method.
 
-``python benchmarks/accuracy.py [digits|mixture]`` trains a linear model of 1024 inputs and ten classes by DP-SGD,
-LoRA-FA, M2 (as published and rank-free), M2 with projected clipping and projected DP-SGD, for each epsilon and rank.
-**digits**: fixed public random ReLU features of the 1347 training images of scikit-learn. **mixture**: 20,000 samples
-of ten spherical Gaussians, so that a batch of 256 is a small part of the records. Clipping norm and learning rate are
-tuned with two seeds on a third of the held-out records. The table is computed on the other two thirds with five other
-seeds.
-It also contains the noise and the projection error that ``privproj.choose`` reports. The program plots
-docs/accuracy.svg.
+``python benchmarks/accuracy.py [digits|mixture]`` trains a linear model of 1024 inputs and ten classes for each epsilon
+and rank. The methods are DP-SGD, LoRA-FA, M2 (as published and rank-free), M2 with projected clipping, and projected
+DP-SGD. **digits**: fixed public random ReLU features of the 1347 training images of scikit-learn. **mixture**: 20,000
+samples of ten spherical Gaussians, so that a batch of 256 is a small part of the records. Clipping norm and learning
+rate are tuned with two seeds on a third of the held-out records. The table is computed on the other two thirds with
+five other seeds. It also contains the noise and the projection error that ``privproj.choose`` reports. The program
+plots docs/accuracy.svg.
 """
 
 import json
@@ -37,7 +36,11 @@ RESULTS = Path(__file__).parent / "results"
 def tune(
     mean_of: Callable[[float, float], float], clips: tuple[float, ...], paces: tuple[float, ...]
 ) -> tuple[float, float]:
-    """The clip and the pace with the best mean; paces go on by steps of four until the best one lies inside."""
+    """Return the clipping norm and the pace with the best mean accuracy.
+
+    The pace is the learning rate times the clipping norm. The paces are extended by factors of four until the best one
+    is inside the range.
+    """
     tried = {pair: mean_of(*pair) for pair in product(clips, paces)}
     while True:
         clip, pace = max(tried, key=lambda pair: tried[pair])
@@ -48,7 +51,7 @@ def tune(
 
 
 def methods():
-    """The label, the algorithm, the rank and the bound of every method."""
+    """Yield ``(label, algorithm, rank, bound)`` for every method of the table."""
     yield "DP-SGD", "dp-sgd", None, None
     for rank in RANKS:
         yield f"M2 r={rank}", "m2", rank, None
@@ -66,7 +69,7 @@ def run_of(problem, steps):
 
 @cache
 def noise(problem, algorithm, rank, bound, epsilon, steps):
-    """The noise multiplier, and what the choice says of it: noise over DP-SGD's, projection error of the run."""
+    """Return the noise multiplier, its ratio to that of DP-SGD, and the projection error of the run."""
     import privproj
 
     run, target = run_of(problem, steps), {"epsilon": epsilon, "delta": DELTA}
@@ -82,7 +85,7 @@ def noise(problem, algorithm, rank, bound, epsilon, steps):
 
 @cache
 def records(problem):
-    """Features and labels of the training records and of those that are kept."""
+    """Return features and labels of the training records, then of the held-out records."""
     import torch
 
     from privproj.training import classifier
@@ -102,7 +105,10 @@ def records(problem):
 
 
 def accuracy(problem, algorithm, rank, z, steps, clip, pace, seed):
-    """Accuracy on the records to tune on with a tuning seed, else on those of the table; and CPU time of the steps."""
+    """Return the accuracy and the CPU seconds of training one model.
+
+    A tuning seed is evaluated on the held-out records for tuning, any other seed on those for the table.
+    """
     import torch
     from torch.nn.functional import cross_entropy
     from torch.utils.data import DataLoader, TensorDataset
@@ -135,7 +141,7 @@ def accuracy(problem, algorithm, rank, z, steps, clip, pace, seed):
 
 
 def row_of(problem, task, method):
-    """Tune, then train with five other seeds."""
+    """Return the row of a method: tune it, then train it with five other seeds."""
     (steps, epsilon), (label, algorithm, rank, bound) = task, method
     z, over, error = noise(problem, algorithm, rank, bound, epsilon, steps)
 
@@ -165,7 +171,7 @@ DRAWN = ("DP-SGD", "M2 r=64", "M2 r=16", "M2 r=4", "M2 as published r=16", "LoRA
 
 
 def draw(rows):
-    """The picture of the docs: accuracy on the mixture against epsilon, by method."""
+    """Plot accuracy on the mixture against epsilon, by method, in docs/accuracy.svg."""
     from privproj_cli.output import draw
 
     short = [row for row in rows if row["steps"] == 300]

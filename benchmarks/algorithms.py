@@ -27,7 +27,6 @@ NAMES = ("dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-cli
 
 
 def problem(seed):
-    """Data and a fresh head."""
     torch.manual_seed(seed)
     head = nn.Linear(64, 10)
     nn.init.zeros_(head.weight)
@@ -35,7 +34,7 @@ def problem(seed):
 
 
 def stage(module, data, clip, rate, algorithm, steps, noise, **more):
-    """Train; returns the private optimizer and what ``look`` made of it."""
+    """Train a module; return the private optimizer, and ``look(optimizer)`` from before the first step."""
     look = more.pop("look", lambda optimizer: None)
     trained = [p for p in module.parameters() if p.requires_grad]
     loader = DataLoader(TensorDataset(data.x, data.y), batch_size=BATCH)
@@ -52,7 +51,10 @@ def stage(module, data, clip, rate, algorithm, steps, noise, **more):
 
 
 def accuracy(name, epsilon, clip, pace, seed):
-    """Accuracy of one run on the records to tune on, with a tuning seed, or else on the others."""
+    """Return the accuracy of one run.
+
+    A tuning seed is evaluated on the test records for tuning, any other seed on the others.
+    """
     torch.set_num_threads(1)
     data, module = problem(seed)
     rate = pace / clip
@@ -84,7 +86,7 @@ def accuracy(name, epsilon, clip, pace, seed):
 
 
 def cell(name, epsilon):
-    """Mean and deviation with the best clip and learning rate."""
+    """Return mean and standard deviation of the accuracy, at the tuned clipping norm and learning rate."""
 
     def mean_of(clip, pace):
         return statistics.mean(accuracy(name, epsilon, clip, pace, seed) for seed in TUNING_SEEDS)

@@ -24,7 +24,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 def environment_of_peers(folder):
-    """The interpreter of an environment with the peers, which is made unless it is there."""
+    """Return the Python of a virtual environment with all peers; create it if it does not exist."""
     python = Path(folder) / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
@@ -34,7 +34,6 @@ def environment_of_peers(folder):
 
 
 def main():
-    """Measure, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", metavar="DIR")
     parser.add_argument("--peer-python", default=sys.executable, metavar="PATH")

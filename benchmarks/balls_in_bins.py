@@ -78,13 +78,16 @@ print(json.dumps([time.process_time() - start, *found]))
 
 
 def best_answer(call, repeats=5):
-    """``(best CPU seconds, first result)`` of a call with numbers from 1 on, after one with 0."""
+    """Return ``(least CPU seconds, first result)`` of repeated calls.
+
+    The first call gets 0 and is not timed. The others get 1, 2, and so on.
+    """
     result = call(0)
     return min(timed(call, i + 1)[0] for i in range(repeats)), result
 
 
 def peer(python, program, run):
-    """``(seconds, lower, upper)`` of a peer, or why there is none."""
+    """Return ``(seconds, lower, upper)`` of a peer, or the reason why it has no result."""
     try:
         found = subprocess.run(
             [python, "-c", program + REQUESTED, json.dumps(run)],
@@ -103,7 +106,7 @@ def epsilon(mechanism, batches, epochs, delta):
 
 
 def measure(name, mechanism, run):
-    """Print our answer to a question; return its seconds and the answer."""
+    """Print the enclosure of epsilon by privproj; return its CPU seconds and the result."""
     # Epochs are kept for further questions, so each call has a noise multiplier of its own.
     z = mechanism.noise_multiplier
     seconds, found = best_answer(lambda i: epsilon(replace(mechanism, noise_multiplier=z * (1.0 + 1e-12 * i)), *run))
@@ -116,7 +119,7 @@ def measure(name, mechanism, run):
 
 
 def against_mpmath(z, batches, found):
-    """Print how far both ends are from the exact delta at our epsilons, in both orders."""
+    """Print the exact delta at both ends of an enclosure of epsilon."""
     with mp.workdps(10):
         high, low = (float(gaussian_epoch_delta(eps, z, batches)) for eps in (found.value, found.lower))
     print(f"    exact delta at our upper bound {high:.6g}, at our lower bound {low:.6g}; target {found.delta:g}")

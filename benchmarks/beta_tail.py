@@ -17,7 +17,7 @@ from privproj.numerics.jit import compile_kernel
 
 
 def scipy_epsilon(d, r, k, mu, delta):
-    """The plain way: epsilon by brentq at a given tau, tau by a bounded scalar minimization of it."""
+    """Return epsilon by scipy: ``brentq`` for epsilon at a given tau, ``minimize_scalar`` over tau."""
     a, b = r / 2, (d - r) / 2
 
     def at(log_tau):
@@ -35,13 +35,13 @@ def scipy_epsilon(d, r, k, mu, delta):
 
 
 def beta_tail_epsilons(a, b, k, mu, log_delta, sharp, out):
-    """Write the epsilon of every row of equally long sequences into ``out``; it is a kernel."""
+    """Write the epsilon of every row to ``out``. The function is compiled by numba."""
     for i in range(len(out)):
         out[i] = beta_tail_epsilon(a[i], b[i], k[i], mu[i], log_delta[i], sharp)
 
 
 def parameters(points):
-    """Columns of random settings."""
+    """Return the columns ``d, r, k, mu, delta`` of random settings."""
     draw = random.Random(1)
     d = [int(10 ** draw.uniform(2.5, 6)) for _ in range(points)]
     r = [int(2 ** draw.uniform(0, 8)) for _ in d]

@@ -40,7 +40,7 @@ def noise(rng, gain=1.0):
 
 
 def depth(rng):
-    """A target for ``-log10 delta``: mostly what people use, sometimes down to 1e-1000."""
+    """Return a random target ``-log10 delta``, usually at most 12 and sometimes up to 1000."""
     return rng.choice([rng.uniform(0.05, 12.0), log_uniform(rng, 1.0, 300.0), log_uniform(rng, 300.0, 1000.0)])
 
 
@@ -90,7 +90,7 @@ DRAWS = (
 
 
 def query(rng, draw):
-    """A random query for epsilon, delta or sigma with its result; None if it is not supported or has no result."""
+    """Return the result of a random epsilon or delta query; None if it has no result."""
     mechanism, bound = draw(rng)
     power = -depth(rng)
     try:
@@ -105,7 +105,7 @@ def query(rng, draw):
 
 
 def compared(found):
-    """``(safe, log10 delta, relative margin)`` of an answer against its enclosure."""
+    """Return ``(is_safe, log10 delta, relative margin)`` of a result against its enclosure."""
     phase = composition_of_result(found).only
     profile = ball_profile(phase, phase.run.steps)
     ball, _ = enclosure(profile, found.epsilon, profile.witness(found.epsilon))
@@ -114,13 +114,12 @@ def compared(found):
 
 
 def drawn(found):
-    """A setting in words."""
     parameters = {k: v for k, v in found.mechanism.items() if k != "requirements"}
     return f"{found.quantity} {parameters} {found.bound} epsilon={found.epsilon!r} log10_delta={found.log10_delta!r}"
 
 
 def measured(settings, seed):
-    """One row for each bound: how many, how many unsafe, margins, times."""
+    """Return, for each bound, a list of :func:`compared` rows with their CPU seconds."""
     rng, rows = random.Random(seed), defaultdict(list)
     for i in range(settings):
         found = query(rng, DRAWS[i % len(DRAWS)])
@@ -184,7 +183,7 @@ no finite result or are not supported. The interval of {wide} more queries is to
 
 
 def write(found):
-    """Write the first section of the page; the section on training runs stays."""
+    """Write the first section of docs/certified.md; the section on training runs does not change."""
     rows, nothing, wide = found["rows"], found["nothing"], found["wide"]
     if any(row["unsafe"] for row in rows):
         raise SystemExit("a result is unsafe")

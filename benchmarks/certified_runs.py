@@ -42,7 +42,10 @@ def log_uniform(rng, low, high):
 
 
 def mechanism(rng, kind, level, replace):
-    """A mechanism whose release is about as noisy as a Gaussian one with the noise multiplier ``level``."""
+    """Return the entry and the bound of a random mechanism of this kind.
+
+    Its release is about as noisy as a Gaussian release with the noise multiplier ``level``.
+    """
     if kind == "m2":
         dim = round(log_uniform(rng, 4, 3e4))
         rank = min(dim - 1, round(log_uniform(rng, 1, dim)))
@@ -59,7 +62,7 @@ def mechanism(rng, kind, level, replace):
 
 
 def phase(rng, relation, alone):
-    """One phase of a run file."""
+    """Return a random phase as an entry of a run file."""
     weights = [8, 3, 3, 1, 0 if relation == "replace" else 1]
     kind = rng.choices(["gaussian", "laplace", "m2", "sketch-public", "sketch"], weights)[0]
     whole = 0.2 if kind != "gaussian" or not alone else 0.02
@@ -76,7 +79,7 @@ def phase(rng, relation, alone):
 
 
 def draw(rng):
-    """A run file as data, and the target as its decimal logarithm."""
+    """Return a random run as the data of a run file, and the decimal logarithm of its target delta."""
     relation = rng.choices(["add-remove", "zero-out", "replace"], [4, 1, 2])[0]
     count = rng.choices([1, 2, 3], [8, 2, 1])[0]
     phases = [phase(rng, relation, count == 1) for _ in range(count)]
@@ -85,7 +88,7 @@ def draw(rng):
 
 
 def compared(seed, number, long):
-    """One run: what became of it, as a plain record."""
+    """Return the record of one random run: its parameters and the outcome of the comparison."""
     rng = random.Random(f"{seed} {number}")
     data, power = draw(rng)
     found = {"number": number, "kinds": sorted({p["mechanism"] for p in data["phase"]}), "log10_delta": power}
@@ -116,7 +119,7 @@ def _too_slow(*_):
 
 
 def _compare(data, power, long):
-    """The outcome of a run: both answers, and what of them is a finding."""
+    """Return the outcome of a run: both epsilons, and the list of its findings."""
     delta, requested = 10.0**power, from_data(data)
     check_provable(requested.phases)
     if not is_run(requested.phases):
@@ -164,7 +167,7 @@ def _star(arguments):
 
 
 def measured(runs, seed, jobs, long):
-    """All runs in turn; the file is written every few seconds."""
+    """Compare all runs, and write the file of results every 20 seconds."""
     rows, last = [], time.monotonic()
     with Pool(jobs, maxtasksperchild=500) as pool:
         for row in pool.imap_unordered(_star, ((seed, number, long) for number in range(runs))):
@@ -227,7 +230,7 @@ composes, divided into cells:
 
 
 def written():
-    """Write the table of what is kept into the page, below its first section."""
+    """Write the table of the saved results into docs/certified.md, after its first section."""
     found = json.loads(RESULTS.read_text())
     rows = [row for row in found["rows"] if row["outcome"] == "compared"]
     others = Counter(row["outcome"] for row in found["rows"] if row["outcome"] != "compared")

@@ -7,26 +7,32 @@ import time
 
 
 def timed(call, *arguments):
-    """``(CPU seconds, result)`` of one call."""
+    """Return ``(CPU seconds, result)`` of one call."""
     start = time.process_time()
     result = call(*arguments)
     return time.process_time() - start, result
 
 
 def best_of(call, repeats):
-    """``(least CPU seconds, last result)``."""
+    """Return ``(least CPU seconds, last result)`` of repeated calls."""
     rows = [timed(call) for _ in range(repeats)]
     return min(seconds for seconds, _ in rows), rows[-1][1]
 
 
 def environment(path):
-    """That of a process: one thread, modules from ``path``, and byte code kept, as an installed package has it."""
+    """Return environment variables for one thread and modules from ``path``.
+
+    Byte code is cached, as for an installed package.
+    """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 def process(command, variables=None):
-    """``(CPU seconds, peak MiB, exit code)`` of a process and of those that it waited for; its output is dropped."""
+    """Return ``(CPU seconds, peak MiB, exit code)`` of a process with its children.
+
+    Its output is discarded.
+    """
     out, err = ((os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2))
     command = [str(word) for word in command]
     child = os.posix_spawn(command[0], command, variables or os.environ, file_actions=[out, err])
@@ -35,13 +41,13 @@ def process(command, variables=None):
 
 
 def memory(field):
-    """A size of this process in MiB, from Linux: ``VmRSS`` now, ``VmHWM`` at its peak."""
+    """Return a memory size of this process in MiB: ``VmRSS`` (current) or ``VmHWM`` (peak)."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith(field))
 
 
 def tidy():
-    """Give free memory back and forget the peak; the size in MiB from which a peak is counted."""
+    """Free unused memory, reset the peak, and return the current size in MiB."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as peak:
@@ -50,7 +56,10 @@ def tidy():
 
 
 def yardstick():
-    """A fixed piece of plain Python, about 10 ms: floats, calls, lists, a dictionary. Times are multiples of it."""
+    """Run a fixed piece of plain Python, which takes about 10 ms.
+
+    Times are measured as multiples of its time.
+    """
     total, seen = 0.0, {}
     for i in range(20_000):
         x = 0.5 + i % 97

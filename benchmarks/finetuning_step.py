@@ -42,7 +42,7 @@ RANK = 16
 
 
 def causal_model(case, size):
-    """The model with the tensors of a case trained, and one batch of random texts."""
+    """Return a small Llama with the trained tensors of a case, and one batch of random texts."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -72,7 +72,7 @@ def causal_model(case, size):
 
 
 def plain_network(case, size):
-    """The model of a case, and one batch of records with their labels."""
+    """Return the network of a case, and one batch of random records with labels."""
     import torch
     from torch import nn
 
@@ -90,7 +90,7 @@ def plain_network(case, size):
 
 
 def stepper(case, way, device):
-    """A function that makes one step, on one batch of random records."""
+    """Return a function that makes one training step on random records."""
     import torch
     from torch.nn.functional import cross_entropy
     from torch.utils.data import DataLoader, TensorDataset
@@ -138,7 +138,10 @@ def stepper(case, way, device):
 
 
 def opacus_stepper(model, optimizer, loader, scores_and_targets, size):
-    """A function that makes one step with Opacus; with ghost clipping for texts, whose ``size`` is given."""
+    """Return a function that makes one step with Opacus.
+
+    ``size`` is given for texts only, for which Opacus uses ghost clipping.
+    """
     from opacus import PrivacyEngine
     from torch import nn
 
@@ -161,7 +164,10 @@ def opacus_stepper(model, optimizer, loader, scores_and_targets, size):
 
 
 def serve(case, way, device):
-    """Build the case, then make one step for every line read and answer with its seconds; at the end the memory."""
+    """Make a step for each line of standard input, and print its seconds.
+
+    The line "end" prints the memory that a step adds, in MiB, and ends the loop.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -181,7 +187,7 @@ def serve(case, way, device):
 
 
 def added_memory(step, device):
-    """The largest number of MiB that one step holds beyond what was held before."""
+    """Return the peak memory of one step in MiB, minus the memory before the step."""
     import torch
 
     if device == "cuda":
@@ -197,7 +203,7 @@ def added_memory(step, device):
 
 
 class Child:
-    """A process that makes steps of one way when it is told to."""
+    """A process that makes steps by one implementation on request."""
 
     def __init__(self, case, way, device):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -208,7 +214,7 @@ class Child:
         self.works = self.process.stdout.readline().strip() == "built"
 
     def ask(self, word):
-        """The number that the process answers with; None once it has failed."""
+        """Return the number that the process prints for a request; None if the process failed."""
         if self.works:
             try:
                 self.process.stdin.write(word + "\n")
@@ -220,7 +226,10 @@ class Child:
 
 
 def take_turns(case, device, rounds, ways):
-    """Median seconds of a step and the added memory of each way, their processes taking turns."""
+    """Return the median seconds of a step and the memory it adds, for each implementation.
+
+    The processes of the implementations alternate step by step.
+    """
     children = {way: Child(case, way, device) for way in ways}
     seconds = {way: [] for way in ways}
     for number in range(rounds + 2):
@@ -277,7 +286,7 @@ def main():
 
 
 def kind(device):
-    """The kind of processor that the numbers are from."""
+    """Return the name of the GPU or of the CPU."""
     if device == "cuda":
         import torch
 

@@ -88,7 +88,7 @@ def child(given):
 
 
 def sown(folder):
-    """Write valid files and calls for atheris to start from."""
+    """Write valid files and command lines, from which atheris starts."""
     from tests.differential.command_lines import SEEDS
 
     for number, data in enumerate(SEEDS):

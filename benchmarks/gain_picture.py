@@ -68,7 +68,7 @@ STYLE = {
 
 
 def table():
-    """Epsilon of the run at every rank, by curve."""
+    """Return the epsilons at all ranks for each curve of the plot."""
 
     def epsilon(rank, bound):
         # z = z_0 sqrt(r/d)
@@ -85,12 +85,10 @@ def table():
 
 
 def title():
-    """One line that says what is drawn."""
     return f"Epsilon of {RUN['steps']} training steps with the same noise on the update, against the rank"
 
 
 def description(columns):
-    """What is drawn, in words and with the numbers at one rank."""
     place = RANKS.index(SHOWN_RANK)
     values = ", ".join(f"{name} {round_outward(column[place])}" for name, column in columns.items())
     return (
@@ -103,7 +101,7 @@ def description(columns):
 
 
 def draw(columns):
-    """The picture as SVG."""
+    """Return the plot as SVG."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
@@ -134,7 +132,7 @@ def draw(columns):
 
 
 def with_text(svg, columns):
-    """The SVG with a title and a description, which screen readers say."""
+    """Return the SVG with a title and a description for screen readers."""
     arguments = f'\n <title id="title">{title()}</title>\n <desc id="description">{description(columns)}</desc>'
     start = svg.index(">", svg.index("<svg ")) + 1
     opened = svg[: start - 1] + ' role="img" aria-labelledby="title description">'

@@ -17,7 +17,7 @@ RUNS = (("one release", {}), ("2000 releases, rate .01", {"steps": 2000, "sampli
 
 
 def gap(mechanism, epsilon, run):
-    """Epsilon over its lower end, less 1, in per cent, as text."""
+    """Return how far epsilon is above its lower bound in percent, as text; "none" if unknown."""
     try:
         found = with_details(sigma(mechanism, epsilon=epsilon, delta=DELTA, **run)).lower_bound
         least = found and found.value
@@ -27,12 +27,12 @@ def gap(mechanism, epsilon, run):
 
 
 def excess(ratio):
-    """By how much a ratio is above 1, in per cent, rounded up to two decimals."""
+    """Return ``ratio - 1`` in percent as text, rounded up to two decimals."""
     return "< 0.01" if ratio < 1.0001 else f"{math.ceil(1e4 * (ratio - 1.0)) / 100:.2f}"
 
 
 def table(name, make, run):
-    """One table, a row for each rank."""
+    """Print one table with a row for each rank."""
     print(f"\n{name}\n\n| rank | " + " | ".join(f"{epsilon:g}" for epsilon in EPSILONS) + " |")
     print("| --- " * (1 + len(EPSILONS)) + "|", flush=True)
     for rank in RANKS:
@@ -41,7 +41,6 @@ def table(name, make, run):
 
 
 def main():
-    """Print the tables of M2, and of M1 and the public sketch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mechanism", choices=("m2", "m1", "sketch-public"), nargs="*", default=["m2"])
     wanted = parser.parse_args().mechanism

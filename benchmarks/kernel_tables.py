@@ -8,21 +8,24 @@ DEGREE = 7  # degree of the polynomial of a piece
 
 
 def ratio(x):
-    """The Mills ratio."""
+    """Return the Mills ratio ``(1 - Phi(x)) / phi(x)``."""
     if x > 1000:
         return sum((-1) ** k * mp.fac2(2 * k - 1) / x ** (2 * k + 1) for k in range(14))
     return mp.sqrt(mp.pi / 2) * mp.exp(x * x / 2) * mp.erfc(x / mp.sqrt(2))
 
 
 def coefficients(f, k):
-    """Those of the polynomial through Chebyshev points of a piece."""
+    """Return the coefficients of the polynomial that interpolates ``f`` on piece ``k``.
+
+    The points are Chebyshev points of the piece.
+    """
     points = [mp.cos(mp.pi * (i + mp.mpf(1) / 2) / (DEGREE + 1)) / 2 for i in range(DEGREE + 1)]
     rows = mp.matrix([[t**j for j in range(DEGREE + 1)] for t in points])
     return list(mp.lu_solve(rows, mp.matrix([f((k + mp.mpf(1) / 2 + t) / PIECES) for t in points])))
 
 
 def written(name, rows, text):
-    """A constant with its docstring."""
+    """Return the Python source of a constant with its docstring ``text``."""
     lines = []
     for row in rows:
         numbers = [repr(float(value)) for value in row]

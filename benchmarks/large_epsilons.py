@@ -33,7 +33,7 @@ QUICK_QUERIES = {"epsilon, z 0.3, T 10": ("dp-sgd epsilon", {"z": 0.3, **RUN, "T
 
 
 def measured(queries, peer_python, limit=LIMIT):
-    """Results by query and tool: a value and its CPU seconds, or the reason of the failure."""
+    """Return the results by query and tool: value and CPU seconds, or the reason of a failure."""
     results = {}
     for title, (job, parameters) in queries.items():
         results[title] = {}
@@ -46,7 +46,6 @@ def measured(queries, peer_python, limit=LIMIT):
 
 
 def write(peer_python):
-    """Measure everything and store the results."""
     results = {"limit": LIMIT, "versions": peers.versions(peer_python), "queries": measured(QUERIES, peer_python)}
     results["load"] = os.getloadavg()[2]  # average of 15 minutes
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")

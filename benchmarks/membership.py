@@ -25,7 +25,10 @@ ROWS = [
 
 
 def ordered(rows, key):
-    """Whether AUC never falls, by more than two standard errors of each, along rows that agree in ``key``."""
+    """Return whether the AUC never decreases along rows with equal ``key``.
+
+    Decreases within two standard errors of each row are ignored.
+    """
     groups = [[row for row in rows if row[key] == value] for value in {row[key] for row in rows}]
     pairs = [pair for own in groups for pair in pairwise(own)]
     return all(a["auc"] <= b["auc"] + 2 * (a["error"] + b["error"]) for a, b in pairs)

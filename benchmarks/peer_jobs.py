@@ -60,7 +60,7 @@ def own_sigma(n, eps, delta, **run):
 
 
 def own_run(run):
-    """The names of ``q``, ``T`` and the grid in privproj."""
+    """Return the run with privproj's names for ``q``, ``T`` and ``grid``."""
     names = {"q": "sampling_rate", "T": "steps", "grid": "discretization"}
     return {names[name]: value for name, value in run.items()}
 
@@ -183,7 +183,10 @@ def google_analytic_sigma(n, eps, delta):
 
 
 def prv(z, delta, q=1.0, T=1, grid=None):
-    """Its accountant; in place of a grid it has a tolerance in epsilon, 0.1 where the others use 1e-3, else 0.01."""
+    """Return the accountant of prv_accountant.
+
+    It has an error tolerance in epsilon instead of a grid step: 0.1 for the grid step 1e-3, else 0.01.
+    """
     import prv_accountant as peer
 
     single = peer.PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=z)
@@ -198,7 +201,7 @@ def prv_epsilon(n, z, delta, q=1.0, T=1, grid=None):
 
 
 def prv_delta(n, z, eps):
-    """Its tolerance in delta is 0.001 of the target delta, as for epsilon."""
+    """Return delta by prv_accountant, with a tolerance of 0.001 of the approximate delta."""
     import math
 
     near = math.exp(-0.5 * (eps * z - 0.5 / z) ** 2) / (1.0 + eps * z) ** 2
@@ -207,7 +210,7 @@ def prv_delta(n, z, eps):
 
 
 def prv_sigma(n, eps, delta, q, T):
-    """Its search, to 0.01 in epsilon (its default is 0.1)."""
+    """Return the noise multiplier by prv_accountant, to 0.01 in epsilon (its default is 0.1)."""
     from prv_accountant.dpsgd import find_noise_multiplier
 
     return find_noise_multiplier(q, T, eps * n, delta, eps_error=0.01)
@@ -322,7 +325,10 @@ JOBS = {
 
 
 def repeated(call, first):
-    """CPU seconds of the best warm call, the first where it is too slow to repeat."""
+    """Return the least CPU seconds of repeated calls, and the number of calls.
+
+    A slow call is not repeated; then the seconds are ``first``.
+    """
     times = []
     while first < SLOW and len(times) < MOST and (len(times) < 3 or sum(times) < BUDGET):
         times.append(timed(call, 1.0 + 1e-9 * (len(times) + 1))[0])
@@ -330,7 +336,7 @@ def repeated(call, first):
 
 
 def measured(tool, job, parameters, limit=0):
-    """Time, memory and value of one job."""
+    """Return time, memory and result of one job of one tool."""
     for name in LOADED[tool.split()[0]]:
         importlib.import_module(name)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
@@ -348,14 +354,14 @@ def measured(tool, job, parameters, limit=0):
 
 
 def plain(value):
-    """``value``, ``lower`` and ``upper`` as JSON has them; at most 32 values of a column."""
+    """Return a result as JSON data; at most 32 values of a column."""
     if isinstance(value, dict):
         return {name: None if x is None else float(x) for name, x in value.items()}
     return {"values": [float(x) for x in value[:32]]} if hasattr(value, "__len__") else {"value": float(value)}
 
 
 def reason(error):
-    """Why there is no answer, in a few words."""
+    """Return why a tool has no result, in a few words."""
     if isinstance(error, ImportError):
         return "not installed"
     if isinstance(error, MemoryError):

@@ -12,29 +12,26 @@ from scipy.special import betainccinv, betaln, ndtr
 
 
 def gaussian_delta(z, eps):
-    """Balle and Wang's formula as printed."""
+    """Return the Gaussian delta by the formula of Balle and Wang."""
     return ndtr(0.5 / z - eps * z) - math.exp(eps) * ndtr(-0.5 / z - eps * z)
 
 
 def gaussian_epsilon(z, delta):
-    """Its root in epsilon."""
     return brentq(lambda eps: gaussian_delta(z, eps) - delta, 0.0, 50.0 / z + 1.0 / z**2, xtol=1e-14)
 
 
 def gaussian_sigma(eps, delta):
-    """Its root in the noise."""
     return brentq(lambda z: gaussian_delta(z, eps) - delta, 0.05, 1000.0, xtol=1e-14)
 
 
 def beta_tail(rows):
-    """The whole column, a row at a time."""
     from beta_tail import scipy_epsilon
 
     return [scipy_epsilon(*row) for row in rows]
 
 
 def wishart_delta(dim, rank, misalignment, eps, how):
-    """The usual formula over scipy.stats or scipy.special, or the form without cancellation by nested quads."""
+    """Return delta by the usual formula in scipy, or by nested quadratures for ``how="nested"``."""
     from wishart import literal, nested
 
     settings = (dim, rank, misalignment, eps)
@@ -47,13 +44,17 @@ def gain(eps, x):
 
 
 def majorant(eps, x, p, slope):
-    """``max(h, tangent at p)`` up to ``x0 = 2 (sqrt(1 + eps^2) - 1)``, the tangent beyond."""
+    """Return ``g_p(x)``, the convex function above the Gaussian delta with tangent point ``p``.
+
+    It is ``max(h, tangent at p)`` up to ``x0 = 2 (sqrt(1 + eps^2) - 1)``, and the tangent beyond. ``h`` is
+    :func:`gain`, and ``slope`` is its derivative at ``p``.
+    """
     line = gain(eps, p) + slope * (x - p)
     return max(gain(eps, x), line) if x < 2.0 * (math.hypot(1.0, eps) - 1.0) else line
 
 
 def rank_free_delta(dim, rank, z, eps):
-    """``min_p E[g_p(mu^2 B)]`` by quad inside minimize_scalar."""
+    """Return ``min_p E[g_p(mu^2 B)]`` by ``quad`` within ``minimize_scalar``."""
     a, b, scale = rank / 2, (dim - rank) / 2, 1.0 / z**2
     front, low = betaln(a, b), 2.0 * (math.hypot(1.0, eps) - 1.0)
     top = max(betainccinv(a, b, 1e-14) * scale, 1.01 * low)
@@ -70,5 +71,4 @@ def rank_free_delta(dim, rank, z, eps):
 
 
 def rank_free_epsilon(dim, rank, z, delta):
-    """The root of that in epsilon."""
     return brentq(lambda eps: rank_free_delta(dim, rank, z, eps) - delta, 1e-3, 10.0 / z, xtol=1e-8)

@@ -22,7 +22,7 @@ def gaussian_delta(z, eps):
 
 
 def root(f, near):
-    """The root next to a value that is right to many digits."""
+    """Return the root of ``f`` next to ``near``, which is accurate to nine digits."""
     return mp.findroot(f, (mp.mpf(near) * (1 - mp.mpf(10) ** -9), mp.mpf(near) * (1 + mp.mpf(10) ** -9)), tol=1e-60)
 
 
@@ -37,7 +37,7 @@ def gaussian_sigma(eps, delta):
 
 
 def highest(f, low, high, rounds=60):
-    """The largest value of a function with one hill, by golden sections."""
+    """Return the maximum of a unimodal function, by golden-section search."""
     ratio = (mp.sqrt(5) - 1) / 2
     a, b = mp.mpf(low), mp.mpf(high)
     c, d = b - ratio * (b - a), a + ratio * (b - a)
@@ -55,13 +55,13 @@ def highest(f, low, high, rounds=60):
 
 
 def beta_upper(a, b, x):
-    """``P(Beta(a, b) > x)`` with digits to spare for what cancels."""
+    """Return ``P(Beta(a, b) > x)``, computed with twice the digits because digits cancel."""
     with mp.workdps(2 * DIGITS):
         return 1 - mp.betainc(a, b, 0, x, regularized=True)
 
 
 def beta_tail_delta(row, eps):
-    """``min_tau T(eps; mu sqrt(tau)) + k P(B > tau)``."""
+    """Return ``min_tau T(eps; mu sqrt(tau)) + k P(B > tau)`` for the two-sided Gaussian tail ``T``."""
     d, r, k, mu, _ = row
     a, b = mp.mpf(r) / 2, mp.mpf(d - r) / 2
 
@@ -76,7 +76,7 @@ def beta_tail_delta(row, eps):
 
 
 def beta_tail(rows):
-    """Epsilon of each row: one secant step from privproj's, which is right to many digits."""
+    """Return epsilon of each row, by one secant step from the epsilon of privproj."""
     found = []
     for row in rows:
         d, r, k, mu, delta = row
@@ -87,8 +87,9 @@ def beta_tail(rows):
 
 
 def rank_free_delta(dim, rank, z, eps):
-    """``max_c E[h(X); X <= c] + P(X > c) h(E[X | X > c])`` (the dual form, proved in
-    privproj.distributions.squared_sensitivity).
+    """Return ``max_c E[h(X); X <= c] + P(X > c) h(E[X | X > c])``, the bound ``rank-free``.
+
+    This is the dual form of :mod:`privproj.distributions.mixture_profile`.
     """
     a, b, eps, scale = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(eps), 1 / mp.mpf(z) ** 2
     front = mp.beta(a, b)
@@ -116,7 +117,10 @@ def rank_free_epsilon(dim, rank, z, delta):
 
 
 def wishart_delta(dim, rank, misalignment, eps):
-    """The positive form of privproj.distributions.wishart_loss, its inner averages by incomplete gamma functions."""
+    """Return delta of the vector Wishart mechanism.
+
+    The formula of :mod:`privproj.distributions.wishart_loss` is used, with incomplete gamma functions for the gains.
+    """
     d, r, m, eps = (mp.mpf(x) for x in (dim, rank, misalignment, eps))
     k, a = (r + d - 1) / 2, (d + 1 - r) / 2
 
@@ -124,7 +128,7 @@ def wishart_delta(dim, rank, misalignment, eps):
         return mp.gammainc(k, max(low, 0), high, regularized=True)
 
     def average(x):
-        """``e^((r-1)x/2) g_-(x) + e^(-(r-1)x/2) g_+(x)``."""
+        """Return ``e^((r-1)x/2) g(e^-x) + e^(-(r-1)x/2) g(e^x)`` for the gain ``g``."""
         c, e = mp.expm1(x), -mp.expm1(-x)
         above, below = (a * x + eps) / c, (a * x - eps) / e
         less = share(above) - mp.e ** (c * above - k * x) * share(above * (1 + c))
@@ -148,7 +152,10 @@ def wishart_delta(dim, rank, misalignment, eps):
 
 
 def settled(total):
-    """``total(panels)`` once doubling the panels changes it by less than 1e-12; raises where it never does."""
+    """Return ``total(panels)`` once twice as many panels change it by less than 1e-12.
+
+    Raises :class:`ArithmeticError` if that never happens.
+    """
     last = total(12)
     for panels in (24, 48, 96, 192):
         value = total(panels)
@@ -159,7 +166,7 @@ def settled(total):
 
 
 def enclosed(ask):
-    """Middle and relative half width of privproj's narrowest enclosure on these grids; None if there is none."""
+    """Return middle and relative half width of privproj's narrowest enclosure; None without one."""
     found = []
     for grid in FINER:
         with suppress(privproj.PrivprojError):
@@ -183,7 +190,10 @@ def dp_sgd_sigma(eps, delta, q, T):
 
 
 def trade_off(z, rates, q, T, grid):
-    """Middle of the curves from upper and lower deltas at 3000 epsilons, and half their largest distance."""
+    """Return the middle of two trade-off curves, and half of their largest distance.
+
+    The curves come from upper and lower bounds of delta at 3000 epsilons.
+    """
     from privproj.accounting.query import composition_of
     from privproj.profiles.tradeoff import tradeoff
 
@@ -196,13 +206,13 @@ def trade_off(z, rates, q, T, grid):
 
 
 class Known:
-    """A profile known at some epsilons, as a curve."""
+    """A privacy curve that is known at some epsilons only."""
 
     def __init__(self, epsilons, logs):
         self.logs = dict(zip(epsilons, logs, strict=True))
 
     def log_delta(self, eps):
-        """Both ends alike."""
+        """Return the known ``ln delta`` as both ends of an enclosure."""
         return Enclosure(self.logs[eps], self.logs[eps])
 
 
@@ -219,6 +229,6 @@ ENCLOSED = {"dp-sgd epsilon": dp_sgd_epsilon, "dp-sgd sigma": dp_sgd_sigma, "tra
 
 
 def reference(job, parameters):
-    """``(value or values, relative half width)``, None where no reference is known."""
+    """Return ``(value or values, relative half width)``; None without a reference."""
     with mp.workdps(DIGITS):
         return (EXACT[job](**parameters), 0.0) if job in EXACT else ENCLOSED[job](**parameters)

@@ -51,7 +51,7 @@ EPSILONS = (4.37718086, 9.5109362405743805, 21.44)
 
 
 def settings(quick):
-    """``(job, parameters)`` of everything that is measured."""
+    """Yield ``(job, parameters)`` of every measurement."""
     for eps in EPSILONS:
         yield "gaussian delta", {"z": 1.0, "eps": eps}
     for delta in DELTAS:
@@ -72,18 +72,17 @@ def settings(quick):
 
 
 def sweep():
-    """Rows of the Beta-tail sweep, those first that mpmath handles quickly."""
+    """Return the rows of the Beta-tail sweep, rows that mpmath computes quickly first."""
     rows = list(zip(*parameters(max(POINTS.values())), strict=True))
     return sorted(rows, key=lambda row: row[0] > 10**5 or row[1] > 64)
 
 
 def requested(tool, job, given, rows):
-    """The parameters of one tool."""
     return {"rows": rows[: POINTS[tool]]} if job == "beta-tail" else given
 
 
 def run(tool, job, given, peer_python, *options, timeout=TIMEOUT):
-    """One job in a process of its own: what it prints, or why there is nothing."""
+    """Return the JSON output of one job in a separate process, or the reason of its failure."""
     python = sys.executable if tool.startswith(OWN) else peer_python
     command = [python, HERE / "peer_jobs.py", tool, job, *options]
     variables = environment(str(HERE.parent) if python == sys.executable else "")
@@ -101,7 +100,10 @@ def run(tool, job, given, peer_python, *options, timeout=TIMEOUT):
 
 
 def error(job, answer, truth):
-    """The error of largest size, with its sign: relative, or a difference for a trade-off function."""
+    """Return the signed error of largest size.
+
+    The error is relative, or a difference for a trade-off function.
+    """
     values = answer.get("values") or [answer["value"]]
     wanted = truth if isinstance(truth, list) else [truth]
     with mp.workdps(DIGITS):
@@ -112,12 +114,12 @@ def error(job, answer, truth):
 
 
 def truth_of(job, given, rows):
-    """What the answers are compared with; 8 rows of a sweep."""
+    """Return the reference values of a job; of a sweep for the first eight rows only."""
     return reference(job, {"rows": rows[:8]} if job == "beta-tail" else given)
 
 
 def measure(job, given, rows, peer_python):
-    """All tools on one job."""
+    """Return the results of all tools for one job."""
     truth, load, found = truth_of(job, given, rows), os.getloadavg()[0], []
     for tool in JOBS[job]:
         parts = requested(tool, job, given, rows)
@@ -134,7 +136,7 @@ def measure(job, given, rows, peer_python):
 
 
 def start_up(peer_python, repeats):
-    """CPU seconds of the only command line of a peer beside those of ``python -c pass``, the least and the middle."""
+    """Return the least and the median CPU seconds of a peer's command line and of ``python -c pass``."""
     peer = Path(peer_python).parent / "compute-dp-epsilon"
     options = "--noise-multiplier 1 --delta 1e-5 --num-compositions 1000 --sampling-probability 0.01"
     commands = {"python -c pass": [sys.executable, "-c", "pass"]}
@@ -148,7 +150,6 @@ def start_up(peer_python, repeats):
 
 
 def versions(peer_python):
-    """Versions of everything, the peers' from their interpreter."""
     code = (
         "import json; from importlib.metadata import version, PackageNotFoundError as E\n"
         "def v(n):\n try: return version(n)\n except E: return 'not installed'\n"
@@ -160,7 +161,7 @@ def versions(peer_python):
 
 
 def again(only, peer_python):
-    """The last results with these jobs measured anew, each with all its tools."""
+    """Return the last results, with the jobs in ``only`` measured again."""
     results, rows = json.loads(RESULTS.read_text()), sweep()
     kept = [entry for entry in results["jobs"] if entry["job"] not in only]
     anew = [measure(job, given, rows, peer_python) for job, given in settings(results["quick"]) if job in only]
@@ -169,7 +170,6 @@ def again(only, peer_python):
 
 
 def measured(quick, peer_python):
-    """Everything."""
     rows = sweep()
     jobs = [measure(job, given, rows, peer_python) for job, given in settings(quick)]
     start = start_up(peer_python, 5 if quick else 15)

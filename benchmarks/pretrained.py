@@ -64,26 +64,29 @@ class Top(nn.Module):
         self.layers, self.head = copy.deepcopy(encoder.encoder.layer[-LAYERS:]), new_head()
 
     def forward(self, states, mask):
-        """Scores of the classes, from the outputs of the layers below."""
+        """Return the scores of the classes, from the outputs ``states`` of the layers below."""
         for layer in self.layers:
             states = layer(states, mask[:, None, None, :])
         return self.head(pooled(states, mask))
 
 
 def new_head():
-    """A linear head for two classes, zero at first."""
+    """Return a linear head for two classes with zero weights."""
     head = nn.Linear(384, 2, bias=False)
     nn.init.zeros_(head.weight)
     return head
 
 
 def pooled(states, mask):
-    """The mean over the tokens of a text, at length one."""
+    """Return the mean over the tokens of each text, normalized to length one."""
     return normalize((states * mask[:, :, None]).sum(1), dim=1)
 
 
 def problem(folder):
-    """The encoder, and the inputs of the last layers and those of a head alone, each with the labels; kept on disk."""
+    """Return the encoder, the data for the last layers, and the data for a head alone.
+
+    Each data set has inputs and labels. The outputs of the frozen layers are cached in the folder.
+    """
     encoder, tokens, labels = read(folder)
     kept = folder / f"frozen_outputs_{LAYERS}.pt"
     if not kept.exists():
@@ -98,7 +101,7 @@ def problem(folder):
 
 
 def adapted(encoder, name, targets, seed):
-    """A fresh module of which the right tensors are trained."""
+    """Return a fresh module in which only the tensors of the method are trained."""
     torch.manual_seed(seed)
     if name.startswith("head"):
         return new_head()
@@ -118,7 +121,7 @@ def adapted(encoder, name, targets, seed):
 
 
 def train(module, data, clip, rate, seed, algorithm, steps, batch, noise, look=None, **more):
-    """Make all steps; returns the private optimizer and what ``look`` made of it before the first."""
+    """Make all steps; return the private optimizer, and ``look(optimizer)`` from before the first step."""
     trained = [p for p in module.parameters() if p.requires_grad]
     momentum = 0.0 if algorithm == "prism" else MOMENTUM
     module, optimizer, batches = make_private(
@@ -135,7 +138,7 @@ def train(module, data, clip, rate, seed, algorithm, steps, batch, noise, look=N
 
 
 def train_privately(module, data, name, epsilon, clip, rate, seed):
-    """Train by a private method; the epsilon that was spent."""
+    """Train a module by a private method, and return the epsilon of all releases."""
     algorithm, steps, noise, more = PRIVATE[name], STEPS, {"epsilon": epsilon, "delta": DELTA}, {}
     batch = len(data[-1]) if name == "head, all records" else BATCH
     if algorithm == "m2":
@@ -153,7 +156,7 @@ def train_privately(module, data, name, epsilon, clip, rate, seed):
 
 
 def train_plainly(module, data, rate):
-    """The same steps without clip and noise."""
+    """Train a module without clipping and noise."""
     trained = {name: part for name, part in module.named_parameters() if part.requires_grad}
     if len(trained) == 1:
         optimizer = torch.optim.SGD(trained.values(), lr=rate, momentum=MOMENTUM)
@@ -169,7 +172,10 @@ def train_plainly(module, data, rate):
 
 
 def row(setting, method, epsilon, clip, pace, seed):
-    """Train one model; its accuracy on the records to choose on with the tuning seed, else on those to test on."""
+    """Train one model, and return its row with the accuracy.
+
+    The tuning seed is evaluated on the snippets for tuning, any other seed on the test snippets.
+    """
     encoder, states, features = setting
     start, data = time.process_time(), features if method.startswith("head") else states
     module, spent = adapted(encoder, method, TUNED_ON if seed == TUNING_SEED else ADAPTED, seed), None
@@ -187,12 +193,12 @@ def row(setting, method, epsilon, clip, pace, seed):
 
 
 def read_rows():
-    """What was trained before."""
+    """Return the rows of earlier runs."""
     return [json.loads(line) for line in TARGET.read_text().splitlines()] if TARGET.exists() else []
 
 
 def accuracy(setting, **requested):
-    """The accuracy of one model, from the file or by training it."""
+    """Return the accuracy of one model, from the file of results or by training it."""
     for done in read_rows():
         if requested.items() <= done.items():
             return done["accuracy"]
@@ -203,7 +209,7 @@ def accuracy(setting, **requested):
 
 
 def tuned(setting, name):
-    """Clip and pace of a method."""
+    """Return the clipping norm and the pace (learning rate times clipping norm) of a method."""
     epsilon, first = (TUNED_AT, CLIPS) if name in PRIVATE else (None, (1.0,))
 
     def mean_of(clip, pace):
@@ -213,7 +219,7 @@ def tuned(setting, name):
 
 
 def print_table(rows):
-    """The mean and the deviation over the seeds, for every method and epsilon, and what was chosen for it."""
+    """Print mean and standard deviation over the seeds for every method and epsilon."""
     print("| method | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " | no privacy | clip | rate x clip | s |")
     print("|" + " --- |" * 8)
     for name in PACES:
@@ -232,7 +238,10 @@ def print_table(rows):
 
 
 def main():
-    """Train what is missing, all methods with one seed before the next seed; with names of methods, those alone."""
+    """Train the models that are missing, for all methods or for the named ones.
+
+    All methods are trained with one seed before the next seed.
+    """
     setting, names = problem(Path(sys.argv[1])), sys.argv[2:] or list(PACES)
     torch.set_num_threads(1)
     chosen = {name: tuned(setting, name) for name in names}

@@ -66,7 +66,10 @@ TINY = 1e-290
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. ``error`` and ``margin`` are relative, those of the logarithm below 1e-290."""
+    """The comparison of one setting with mpmath.
+
+    ``error`` and ``margin`` are relative. For deltas below 1e-290 they are those of the logarithm.
+    """
 
     setting: str
     bound: str
@@ -87,7 +90,7 @@ def out_of_time(*_):
 
 
 def truth(setting, seconds=SECONDS):
-    """The reference as text, or None where it takes too long."""
+    """Return the reference value as text; None if it takes too long."""
     signal.signal(signal.SIGALRM, out_of_time)
     signal.alarm(seconds)
     try:
@@ -106,7 +109,7 @@ RULES = {
 
 
 def answer(setting):
-    """``(outcome, value, lower, log10 of a delta)`` of the tool."""
+    """Return ``(outcome, value, lower, log10 delta)`` of privproj."""
     parameters = dict(setting.parameters)
     if setting.bound in REFUTED:
         parameters["allow_refuted"] = True
@@ -121,7 +124,7 @@ def answer(setting):
 
 
 def compared(setting, known=None, limit=SECONDS):
-    """The row of a setting; ``known`` is a reference found before."""
+    """Return the row of a setting; ``known`` is a reference of an earlier run."""
     start = time.perf_counter()
     exact = known or truth(setting, limit)
     seconds = time.perf_counter() - start
@@ -138,7 +141,7 @@ def compared(setting, known=None, limit=SECONDS):
 
 
 def margins(exact, value, lower, log10_value):
-    """``(value/exact - 1, 1 - lower/exact)``, the first of the logarithms where a delta is tiny."""
+    """Return ``(value/exact - 1, 1 - lower/exact)``; for a tiny delta from logarithms."""
     if log10_value is not None and exact < TINY:
         return float(1 - log10_value / mp.log10(exact)) if exact > 0 else 0.0, None
     if exact == 0:
@@ -147,12 +150,11 @@ def margins(exact, value, lower, log10_value):
 
 
 def relevant(row):
-    """True where the row is a comparison."""
     return row.error is not None
 
 
 def table(rows):
-    """The Markdown table, one line for each bound."""
+    """Return a Markdown table with one line for each bound."""
     lines = [
         "| bound | settings | compared | digits | unsupported or vacuous | largest relative error | "
         "smallest margin (value) | smallest margin (lower) | worst setting |",

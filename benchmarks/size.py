@@ -86,7 +86,6 @@ def rows():
 
 
 def main():
-    """Print the table and the total."""
     found = sorted(rows(), key=lambda row: -row[1])
     print("| package | MB | purpose | loaded by |\n| --- | --- | --- | --- |")
     for name, size, sentence, kinds in found:

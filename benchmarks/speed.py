@@ -31,12 +31,15 @@ RUN = "from privproj_cli.main import main; main()"
 
 
 def environment_of(tree):
-    """The environment with the package of a checkout; ``.shim`` is where its command line may have its name."""
+    """Return environment variables that select the package of a checkout.
+
+    The folder ``.shim`` of the checkout may have its command line under the name ``privproj_cli``.
+    """
     return environment(os.pathsep.join([str(HERE), str(tree), str(Path(tree) / ".shim")]))
 
 
 def spread(seconds):
-    """Median and quartiles of some times."""
+    """Return the median and the quartiles of times in seconds."""
     low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
     return {"seconds": middle, "low": low, "high": high}
 
@@ -45,7 +48,7 @@ def spread(seconds):
 
 
 def measure_here(call):
-    """Time, ratio to the yardstick and peak memory of a call, which is warmed up first."""
+    """Return time, ratio to :func:`yardstick` and peak memory of a warm call."""
     first, _ = timed(call, 1.0)
     yardstick()
     times, yards = [], []
@@ -60,7 +63,7 @@ def measure_here(call):
 
 
 def answer_child(name, size):
-    """Measure one warm work, or one size of a growing one, and print it as JSON."""
+    """Measure one warm task, or one size of a growing task, and print JSON."""
     import works
 
     if size:
@@ -74,7 +77,7 @@ def answer_child(name, size):
 
 
 def warm(name, tree, size=""):
-    """What :func:`measure_here` finds for a work in a fresh process, or why nothing."""
+    """Return :func:`measure_here` of a task in a new process, or the reason of its failure."""
     command = [sys.executable, str(HERE / "speed.py"), "--child", name, "--size", str(size)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment_of(tree))
@@ -87,7 +90,7 @@ def warm(name, tree, size=""):
 
 
 def cold(argv, trees, rounds=COLD_ROUNDS):
-    """CPU seconds of a command in each checkout, beside ``python -c pass``."""
+    """Return the CPU seconds of a command in each checkout, and those of ``python -c pass``."""
     commands = [
         [sys.executable, "-c", "pass"] if argv is None else [sys.executable, "-c", RUN, *argv.split()] for _ in trees
     ]
@@ -110,7 +113,7 @@ def cold(argv, trees, rounds=COLD_ROUNDS):
 
 
 def measured(only, trees, keep=None):
-    """Every work by name: its limit, and what was found, in the other checkout too where there is one."""
+    """Return the measurements and the limit of every task, by name."""
     import works
 
     checks, found = works.checks(), {}
@@ -138,7 +141,7 @@ def measured(only, trees, keep=None):
 
 
 def line(name, row):
-    """One work in words."""
+    """Return the measurement of one task as a line of text."""
     if "failed" in row:
         return f"{name:<44} {row['failed']}"
     before = row.get("before", {}).get("seconds")
@@ -147,7 +150,7 @@ def line(name, row):
 
 
 def growth(only, tree, keep=None):
-    """Time and memory of works by size, and the power of the size that fits each."""
+    """Return time and memory of growing tasks by size, and the exponents of fitted powers."""
     import works
 
     found = {}
@@ -172,7 +175,10 @@ def growth(only, tree, keep=None):
 
 
 def power(values):
-    """The exponent of the power of the size that fits best, by least squares of logarithms; None for one size."""
+    """Return the exponent of the power of the size that fits best; None for one size.
+
+    The fit is by least squares of logarithms.
+    """
     if len(values) < 2:
         return None
     x, y = [math.log(size) for size in values], [math.log(value) for value in values.values()]
@@ -180,7 +186,7 @@ def power(values):
 
 
 def slower(kept, found):
-    """The works whose ratio is more than :data:`TOLERANCE` times the one that was kept, or that no longer answer."""
+    """Return the tasks that are more than :data:`TOLERANCE` times slower than saved, or fail."""
     return [
         name
         for name, row in found.items()
@@ -189,14 +195,16 @@ def slower(kept, found):
 
 
 def versions():
-    """What was measured with."""
     from importlib.metadata import version
 
     return {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "scipy", "numba")}}
 
 
 def check(only):
-    """Measure, compare with what was kept, measure what seems slower once more; the exit code."""
+    """Measure, compare with the saved ratios, and return the exit code.
+
+    Tasks that seem slower are measured twice.
+    """
     kept = json.loads(KEPT.read_text())["works"]
     found = measured(only, [HERE.parent])
     suspects = slower(kept, found)
@@ -209,7 +217,6 @@ def check(only):
 
 
 def main(arguments=None):
-    """Measure, and keep or compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("write", "check", "growth"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -231,7 +238,7 @@ def main(arguments=None):
 
 
 def write(part, name, row):
-    """Keep what was found of one work, beside all others."""
+    """Save the measurement of one task, and keep those of all others."""
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {"works": {}, "growth": {}}
     kept[part][name] = row
     KEPT.write_text(json.dumps({**kept, "versions": versions(), "cores": os.cpu_count()}, indent=1) + "\n")

@@ -25,7 +25,7 @@ COMMAND = str(Path(sys.executable).with_name("privproj"))
 
 
 def grid(rows, query):
-    """A grid of rank-free questions with this many rows."""
+    """Return a grid file of rank-free queries with this many rows, as data."""
     ranks, target = [2, 4, 8, 16], {"delta": {"epsilon": 1.0}, "epsilon": {"delta": 1e-5}}[query]
     noise = [0.2 + 10.0 * i / rows for i in range(rows // 20)]
     axes = {"dim": [512, 1024, 2048, 4096, 8192], "rank": ranks, "noise_multiplier": noise}
@@ -33,12 +33,11 @@ def grid(rows, query):
 
 
 def measured():
-    """CPU and wall time and memory of long sweeps by their workers."""
     return [one_sweep(rows, workers) for rows, workers in ((10**5, 1), (10**6, 1), (10**6, 2))]
 
 
 def one_sweep(rows, workers):
-    """One sweep as a command."""
+    """Return CPU and wall seconds and peak memory of one sweep command."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         file, out = (Path(folder) / name for name in ("grid.json", "out.csv"))
@@ -52,7 +51,7 @@ def one_sweep(rows, workers):
 
 
 def library(found):
-    """CPU seconds of the plain calls."""
+    """Return the CPU seconds of the same queries by library calls."""
     ask = getattr(privproj, found["query"])
     target = {name: found[name] for name in ("epsilon", "delta") if name in found}
     axes, start = found["grid"], time.process_time()
@@ -64,7 +63,10 @@ def library(found):
 
 
 def swept(file, out, workers, kill_after=None):
-    """Run the command, in a group of its own; kill it after so many seconds. True if it ended by itself."""
+    """Return whether a sweep command succeeded before it was killed.
+
+    The command runs in a new process group. It is killed after ``kill_after`` seconds, or never for None.
+    """
     line = [COMMAND, "sweep", str(file), "-o", str(out), "--workers", str(workers)]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:

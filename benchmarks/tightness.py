@@ -56,13 +56,12 @@ SETTINGS = (
 
 
 def text(mechanism, run):
-    """A setting in a line."""
     parts = [*mechanism.parameters().items(), *run.items()]
     return f"{mechanism.name}: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in parts)
 
 
 def row_of(row, best):
-    """One bound on one setting."""
+    """Return the row of one bound in one setting; ``best`` is the smallest epsilon of a valid bound."""
     found = {"bound": row.bound.name, "status": str(row.bound.status), "epsilon": None, "why": row.reason}
     if row.result is None or row.result.value is None:
         return found
@@ -77,7 +76,7 @@ def row_of(row, best):
 
 
 def setting_rows(mechanism, run):
-    """Every bound on one setting, the tightest sound one as the measure."""
+    """Return the rows of all bounds in one setting, with their ratios to the best bound."""
     rows = compare(mechanism, delta=DELTA, **run)
     values = [r.result.value for r in rows if r.result is not None and r.result.usable and r.result.value]
     best = min(values, default=None)
@@ -85,7 +84,6 @@ def setting_rows(mechanism, run):
 
 
 def tightness():
-    """All settings."""
     return [setting_rows(mechanism, run) for mechanism, run, _ in SETTINGS]
 
 

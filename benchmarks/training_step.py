@@ -1,7 +1,7 @@
 """Measure step time and peak memory of the algorithms in one run: a 1024 x 1024 layer, rank 16, batch 256.
 
-``python benchmarks/training_step.py`` prints ratios and keeps the numbers as JSON under ``benchmarks/results/``; each
-algorithm runs in a process of its own, so that its peak memory is its own.
+``python benchmarks/training_step.py`` prints ratios and saves the numbers as JSON under ``benchmarks/results/``. Each
+algorithm runs in a separate process, so that peak memory is measured for each algorithm.
 """
 
 import argparse
@@ -19,7 +19,7 @@ WIDTH, RANK, BATCH = 1024, 16, 256
 
 
 def stepper(name, device, layers):
-    """A function that makes one step."""
+    """Return a function that makes one training step by the named algorithm."""
     import torch
     from torch.nn.functional import mse_loss
     from torch.utils.data import DataLoader, TensorDataset
@@ -60,7 +60,7 @@ def stepper(name, device, layers):
 
 
 def measured(name, device, layers, steps):
-    """Median seconds of a step and the memory that stepping added, in MiB."""
+    """Return the median seconds of a step, and the memory that steps added, in MiB."""
     import torch
 
     step = stepper(name, device, layers)

@@ -20,7 +20,10 @@ SETTINGS = [(1000, 16, 8e-6, 0.19), (1000, 256, 8e-6, 0.2), (768, 16, 1e-4, 1.0)
 
 
 def literal(d, r, m, eps, stats_too):
-    """``E_T[g(A)]`` with regularised incomplete gammas of both tails."""
+    """Return delta by the usual formula ``E_T[g(A)]``, with regularized incomplete gamma functions.
+
+    With ``stats_too``, scipy.stats computes the distributions.
+    """
     rho, spread, n = 1.0 - m, math.sqrt(m * (2.0 - m)), r + d - 1
     front = special.gammaln((r + 1) / 2) - special.gammaln(r / 2) - 0.5 * math.log(math.pi * r)
 
@@ -48,7 +51,7 @@ def literal(d, r, m, eps, stats_too):
 
 
 def nested(d, r, m, eps):
-    """The form without cancellation, each average by quad."""
+    """Return delta by the form without cancellation, with each gain by ``quad``."""
     k, a = (r + d - 1) / 2, (d + 1 - r) / 2
     log_gamma = special.gammaln(k)
     front = math.exp(special.gammaln((r + 1) / 2) - special.gammaln(r / 2)) / math.sqrt(math.pi)

@@ -134,12 +134,15 @@ LIMITS = {
 
 
 def rows(count, n):
-    """That many epsilons of M2 at once."""
+    """Evaluate ``count n`` epsilons of M2 in one array query."""
     return columns("epsilons", "m2", round(count * n), **OF_M2)
 
 
 def columns(quantity, mechanism, count, **settings):
-    """Rows of one mechanism that differ in noise (wishart: misalignment) at once."""
+    """Evaluate ``count`` rows of one mechanism in one array query.
+
+    The rows differ in noise, or for wishart in misalignment.
+    """
     import numpy as np
 
     name, value = ("misalignment", 0.001) if mechanism == "wishart" else ("noise_multiplier", 0.5)
@@ -172,7 +175,7 @@ WARM["m2 rank-free: epsilons, 400 rows"] = lambda n: columns("epsilons", "m2", r
 
 
 def sweep(query, count, n):
-    """A sweep over a grid of Gaussian releases, from its grid to its table."""
+    """Run a sweep over ``count`` Gaussian releases, from the grid to the table."""
     from privproj.contrib.sweep.sweep import grid_from, run_sweep
 
     targets = [0.1 * i for i in range(1, 11)] if query == "delta" else [10.0**-i for i in range(1, 11)]
@@ -186,7 +189,7 @@ WARM |= {f"sweep of 1e5 gaussian {query}s": partial(sweep, query, 10**5) for que
 
 
 def phases(count, n, mechanism="gaussian", noise_multiplier=1.0, **more):
-    """A run of distinct phases."""
+    """Compute epsilon of a run of ``count`` different phases."""
     from privproj.io.run_file import from_data
 
     noises = [n * noise_multiplier * (1.0 + 0.5 * i / count) for i in range(count)]
@@ -196,13 +199,13 @@ def phases(count, n, mechanism="gaussian", noise_multiplier=1.0, **more):
 
 
 def layers(count, n, clipping):
-    """A release of layers of distinct shapes."""
+    """Compute epsilon of a release of ``count`` layers of different shapes."""
     shapes = tuple(p.Layer(dim=1000 + i, rank=16) for i in range(count))
     return p.epsilon(p.M2(layers=shapes, clipping=clipping, noise_multiplier=0.5 * n), delta=1e-5)
 
 
 def dp_sgd(steps, n):
-    """DP-SGD whose epsilon stays near 1 while its steps grow."""
+    """Compute epsilon of DP-SGD, with noise that keeps epsilon near 1 for any number of steps."""
     return p.epsilon(gaussian(n * max(1.0, (steps / 1000.0) ** 0.5)), steps=steps, **DP_SGD)
 
 
@@ -217,7 +220,7 @@ GROWTH = {
 
 
 def checks():
-    """A file of 200 entries of many kinds for ``privproj check``."""
+    """Write a file of 200 entries for ``privproj check``, and return its path."""
     bounded = 'query = "epsilon"\nmechanism = "m2"\nbound = "gaussian"\ndim = 768\nrank = 8\n'
     run = "steps = 100\nsampling_rate = 0.01"
     kinds = (

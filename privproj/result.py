@@ -86,7 +86,7 @@ class Side(StrEnum):
 def round_outward(value: float, *, up: bool = True) -> str:
     """Return a value as text, rounded outward to four significant digits.
 
-    It is rounded up, or down if ``up`` is False. A positive number is never shown as 0.
+    The result is rounded up, or down if ``up`` is False. A positive number is never shown as 0.
     """
     if value == math.inf:
         return "infinite"
@@ -113,7 +113,7 @@ def _round_to(digits: int, value: float, up: bool) -> float:
 def risk_text(risk: Mapping[str, float]) -> str:
     """Return an attack risk as text.
 
-    It states the advantage, or the true positive rate at a false positive rate.
+    The result states the advantage, or the true positive rate at a false positive rate.
     """
     if "advantage" in risk:
         return f"advantage {limit_text(risk['advantage'], up=True)}"
@@ -409,7 +409,7 @@ class Result:
     def as_dict(self) -> dict[str, object]:
         """Return the JSON object that the command line prints.
 
-        It has plain values, and None for numbers that are not finite.
+        The result has plain values, and None for numbers that are not finite.
 
         Returns:
             The fields by name, with the version of the package and of the schema (``privproj/schema.json``).

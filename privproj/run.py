@@ -67,8 +67,8 @@ class RunOptions(TypedDict):
             chooses it.
         split: For a bound that divides delta between two events, the share of the first one: a number above 0 and below
             1, "even" or "optimal".
-        tau: For the Beta-tail bound, the threshold of the share of the squared difference that the projection captures,
-            above 0 and at most 1; the best one by default.
+        tau: For the Beta-tail bound, a threshold above 0 and at most 1. It limits the fraction of the squared
+            difference between neighboring sums that the projection captures. By default the best one is used.
         allow_refuted: True to evaluate refuted bounds too; their values are marked as not being guarantees.
         public_size: True if rate or steps were computed from a number of records that is public.
 
@@ -99,9 +99,9 @@ class RunOptions(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A training run: ``steps`` adaptive releases, each on a batch sampled at rate ``q = sampling_rate``.
+    """A training run of adaptive releases, each on a batch sampled at rate ``q``.
 
-    The sampling scheme determines the supported neighboring relations:
+    ``q`` is ``sampling_rate``. The sampling scheme determines the supported neighboring relations:
 
     * Poisson, the default for ``q < 1``: add-remove and zero-out.
     * Fixed batch size: replace.
@@ -260,7 +260,7 @@ class Run:
 
     @property
     def is_planned(self) -> bool:
-        """True if the run has several releases, so that their schedule must be fixed in advance."""
+        """True if the run has several releases, so that their schedule must be fixed."""
         return self.scheme.counts_epochs or self.steps > 1
 
     @property

@@ -109,7 +109,7 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
     """Return the target at ``delta``, or at ``10^log10_delta``.
 
     Raises:
-        InvalidParameterError: Not exactly one of them is given, or the value is out of range.
+        InvalidParameterError: Both or neither are given, or the value is out of range.
     """
     if (delta is None) == (log10_delta is None):
         value = "nothing" if delta is None else delta

@@ -119,7 +119,7 @@ def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
 def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find a rank of the projection that meets ``(epsilon, delta)``.
 
-    It is the largest such rank or the smallest one, depending on the mechanism; see Returns.
+    The result is the largest such rank or the smallest one, depending on the mechanism.
 
     Args:
         mechanism: The mechanism without its ``rank``.
@@ -308,7 +308,10 @@ class Search:
         self.excess = cache(self._excess)
 
     def _curve(self, x: Any) -> Curve:
-        """Return the privacy curve at ``x``, in its form for small deltas if necessary."""
+        """Return the privacy curve at ``x``.
+
+        If the target delta is below double precision, the result is the slower curve for such deltas.
+        """
         curve = self.query_at(x).curve()
         return curve if isinstance(self.target, RiskTarget) else resolved_at(curve, self.target.log_delta)
 
@@ -317,12 +320,12 @@ class Search:
         return margin if margin and numerics_of(self.curve(x)) else 0.0
 
     def _excess(self, x: Any, margin: float = 0.0) -> float:
-        """Return the log by which the result at ``x`` exceeds the target.
+        """Return how much the result at ``x`` exceeds the target, as a difference of logs.
 
-        The result is at most 0 if the target is met. For a target ``(epsilon, delta)`` it is the result of
-        :func:`log_excess`, with epsilon lowered by the relative ``margin`` if the run is composed numerically. For a
-        risk it is ``ln mu(x) - ln mu``. Here ``mu(x)`` and ``mu`` are the distances of two unit Gaussians with the risk
-        at ``x`` and with the target risk.
+        The result is at most 0 if the target is met. For a target ``(epsilon, delta)`` it equals :func:`log_excess`,
+        with epsilon lowered by the relative ``margin`` if the run is composed numerically. For a risk it is
+        ``ln mu(x) - ln mu``. Here ``mu(x)`` and ``mu`` are the distances of two unit Gaussians with the risk at ``x``
+        and with the target risk.
         """
         target = self.target
         if not isinstance(target, RiskTarget):
@@ -349,7 +352,7 @@ class Search:
     def result(self, quantity: str, x: Any, value: float, interval: Enclosure, **fields: Any) -> Result:
         """Return the result at ``x``.
 
-        The result states how the curve was computed only if the run has a given discretization.
+        The numerics of the curve are included only if the query has a ``discretization``.
         """
         query = self.query_at(x)
         if quantity == "sigma" and value == SMALLEST_NOISE:
@@ -368,7 +371,7 @@ class Search:
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
     ) -> tuple[float, float]:
-        """Return the smallest ``x`` found to meet the target, and a slope.
+        """Return the smallest ``x`` found that meets the target, and a slope.
 
         ``x`` is ``inf`` if no number up to ``high`` meets the target. Some number within a relative ``rtol`` below
         ``x`` does not meet it. The slope is minus the derivative of the excess in ``ln x``; ``fall`` is a first guess
@@ -462,7 +465,7 @@ def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly:
     """Return the smallest noise multiplier with which a composition meets a target.
 
     With ``roughly``, the search may stop at a relative accuracy of :data:`ROUGH_NOISE_RTOL`. The result still meets the
-    target, but has no lower end.
+    target, but has no lower bound.
     """
     search = Search(lambda z: query.with_mechanism(noise_multiplier=z), target)
     if isinstance(target, RiskTarget):
@@ -531,7 +534,7 @@ def _solve_rank(query: Composition, target: FullTarget) -> Result:
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
     """Return a rank from 1 to ``limit`` that meets the target.
 
-    If none is found, return the rank with approximately the smallest excess.
+    If none is found, return the rank with approximately the smallest excess over the target.
     """
 
     def at(x: float) -> float:
@@ -568,7 +571,10 @@ def _solve_rate(query: Composition, target: FullTarget) -> Result:
 
 @query_of("misalignment")
 def _solve_misalignment(query: Composition, target: FullTarget) -> Result:
-    """Return the largest misalignment ``1 - cos(v, v')`` of neighboring unit vectors that meets a target."""
+    """Return the largest misalignment that meets a target.
+
+    The misalignment is ``1 - cos(v, v')`` for neighboring unit vectors ``v`` and ``v'``.
+    """
     search = Search(lambda x: query.with_mechanism(misalignment=1.0 / x), target)
     limits, single = {"low": 0.51, "high": MOST_ALIGNED}, query.only.run.single
     rough = cache(lambda x: sparse_excess(search.query_at(x).only, target))
@@ -671,9 +677,10 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
 def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
     """Return the approximate standard deviation of the privacy loss of a run, in nats.
 
-    Balls-in-bins is replaced by Poisson sampling. A bound by a good event (C16) is replaced by the Gaussian run of that
-    bound at half of the target delta. The result is ``inf`` if the privacy loss is too large for a coarse description.
-    It is nan if a bound has no privacy profile, or if the run needs no numerical composition.
+    Balls-in-bins is replaced by Poisson sampling. A :class:`GoodEvent`, which adds the probability of a rare event to
+    the delta of a Gaussian run (C16), is replaced by this Gaussian run at half of the target delta. The result is
+    ``inf`` if the privacy loss is too large to be tabulated. It is nan if a bound has no privacy profile, or if the run
+    needs no numerical composition.
     """
     from privproj.composition.dominating_pairs import describe_coarsely
     from privproj.composition.good_event import GoodEvent
@@ -772,7 +779,7 @@ def rough_crossing(
 def _solve_sigma_at_risk(query: Composition, target: RiskTarget, search: Search) -> Result:
     """Return the smallest noise multiplier that meets an attack risk (C30).
 
-    The result has a lower end only if the curves are exactly Gaussian.
+    The result has a lower bound only if the curves are exactly Gaussian.
     """
     spread = gaussian_mu_of_risk(target.value, target.fpr)
     # relative accuracy for a closed form

@@ -198,11 +198,11 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     """Evaluate ``mechanism.bound.quantity`` by its dotted name, for scripts.
 
     Args:
-        quantity: A dotted name, for instance ``m2.rank-free.delta``. Four names have special parameters.
-            ``sketch.rdp`` with an ``order`` is the Renyi divergence of that order. ``wishart.early.epsilon`` and
-            ``wishart.early.delta`` with ``t``, ``eta``, ``R`` and optionally ``c`` evaluate the bound ``early`` at
-            these values of its free parameters instead of the optimal ones (C11). ``wishart.preprocess.gain`` with
-            ``gamma`` and ``beta`` is the increase of the cosine of neighboring vectors by preprocessing
+        quantity: A dotted name, for instance ``m2.rank-free.delta``. Four names have special parameters. ``sketch.rdp``
+            with an ``order`` is the Renyi divergence of that order. ``wishart.early.epsilon`` and
+            ``wishart.early.delta`` evaluate the bound ``early`` at given values of its free parameters ``t``, ``eta``,
+            ``R`` and optionally ``c`` instead of the optimal ones (C11). ``wishart.preprocess.gain`` with ``gamma`` and
+            ``beta`` is the increase of the cosine of neighboring vectors by preprocessing
             (:func:`privproj.mechanisms.wishart.alignment.preprocessing_gain`).
         **parameters: The parameters of the mechanism, of the run and of the target; numbers may be given as text. The
             names in the papers are accepted: ``mu`` for ``noise_multiplier = 1/mu``, ``nu`` for ``gamma = 1/nu``, and

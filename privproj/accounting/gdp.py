@@ -68,9 +68,9 @@ def gdp_mu(
 
     Returns:
         A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from`` and the
-        ``regret``. The regret bounds how loose ``mu`` is. With any prior, the best attack against ``G_mu`` guesses
-        right more often than the best attack against the curve of the bound, but the probabilities differ by at most
-        the regret. ``value`` is ``inf`` (outcome vacuous) if no ``mu`` was found.
+        ``regret``. The regret bounds how loose ``mu`` is. For any prior, the success probabilities of the best attacks
+        against ``G_mu`` and against the curve differ by at most the regret. ``value`` is ``inf`` (outcome vacuous) if
+        no ``mu`` was found.
 
     Raises:
         InvalidParameterError: A value is out of range.
@@ -149,8 +149,8 @@ class _GaussianFit:
     Attributes:
         mu: The ``mu``; ``inf`` if none was found.
         least_rate: The rate ``a0``; error rates that are at least ``a0`` need no slack.
-        regret: An upper bound on how loose ``mu`` is. With any prior, the best attack against ``G_mu`` guesses right
-            more often than the best attack against the curve, but the probabilities differ by at most the regret.
+        regret: An upper bound on how loose ``mu`` is. For any prior, the success probabilities of the best attacks
+            against ``G_mu`` and against the curve differ by at most the regret.
         points: The number of epsilons at which the curve was evaluated.
     """
 
@@ -246,8 +246,8 @@ def _read(curve: Curve, eps: float) -> float:
 def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
     """Return the decreasing edges of the lower convex hull of the points.
 
-    The hull is taken of ``(e^eps, delta)``. Rounding may give other edges. Those are valid too, because the profile is
-    convex.
+    The hull is taken of ``(e^eps, delta)``. With rounding, the result may have other edges. These edges are valid too,
+    because the profile is convex.
     """
     hull: list[_Point] = []
     for point in points:
@@ -260,7 +260,7 @@ def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
 
 
 def _log_rate(low: _Point, high: _Point) -> float:
-    """Return ``ln a``, where ``-a`` is the slope of an edge.
+    """Return ``ln a`` for the slope ``-a`` of an edge.
 
     The slope is the derivative of delta in ``t = e^eps``. ``a`` decreases from one edge of :func:`_edges` to the next.
     """
@@ -271,9 +271,10 @@ def _log_rate(low: _Point, high: _Point) -> float:
 
 
 def _log_slope(eps: float, mu: float) -> float:
-    """Return ``ln a``, where ``-a`` is the slope of ``G_mu`` at this epsilon.
+    """Return ``ln a`` for the slope ``-a`` of ``G_mu`` at this epsilon.
 
-    The slope is the derivative in ``t = e^eps``. Its error is within the margin of C20 for closed forms.
+    ``G_mu`` is the privacy profile of two unit Gaussians at distance ``mu``, and its slope is the derivative in
+    ``t = e^eps``. The error is within the margin of C20 for closed forms.
     """
     # -dG/dt = Phi(-mu/2 - eps/mu)
     return _log_tail(0.5 * mu + eps / mu)
@@ -359,5 +360,8 @@ def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
 
 
 def _gap(eps: float, mu: float, delta: float) -> float:
-    """Return ``(G_mu(eps) - delta) / (1 + e^eps)`` for :func:`_gaps`."""
+    """Return ``(G_mu(eps) - delta) / (1 + e^eps)`` for :func:`_gaps`.
+
+    ``G_mu`` is the privacy profile of two unit Gaussians at distance ``mu``.
+    """
     return (math.exp(log_gaussian_delta(eps, mu)) - delta) / (1.0 + math.exp(min(eps, 700.0)))

@@ -2,8 +2,8 @@
 
 A kernel is a compiled function of an epsilon (or a log delta) and a row, the tuple of the other parameters. A row
 function takes a mechanism and a ratio ``mu`` of sensitivity to noise. The row function returns the kernels and the row,
-or None if no kernel supports the parameters. If ``mu`` is an array, entries of the row are arrays. Everything that a
-result states besides its value must be independent of the noise, because many rows share one result.
+or None if no kernel supports the parameters. If ``mu`` is an array, entries of the row are arrays. All fields of a
+result except its values must be independent of the noise, because many rows share one result.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ def _gaussian_row(mechanism: Any, mu: Any) -> "KernelRow":
 
 
 def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | None":
-    """Return the kernels and the row of M2, or None if no kernel supports it.
+    """Return the compiled kernels of M2 and their row, or None.
 
     No kernel supports layers of several shapes or the noisy count of adaptive clipping. ``any_rank`` is 1 for the bound
-    for differences of any rank, and 0 for rank one.
+    that holds for any rank of the difference between neighboring sums, and 0 for the bound for rank one.
     """
     from privproj.distributions.beta_gamma_kernels import BETA_GAMMA_KERNELS
 
@@ -38,9 +38,9 @@ def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | No
 
 
 def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "KernelRow | None":
-    """Return the kernels and the row of M2 with one projected layer, else None.
+    """Return the compiled kernels of a Beta-tail bound and their row, or None.
 
-    ``sharp`` selects the exact Gaussian delta instead of the two-sided tail (C16).
+    ``sharp`` selects the bound ``beta-tail-sharp`` instead of ``beta-tail`` (C16).
     """
     from privproj.mechanisms.m2.beta_tail import BETA_TAIL_KERNELS, beta_tail_row
 
@@ -69,5 +69,8 @@ _ROWS: dict[tuple[str, str], Callable[[Any, Any], "KernelRow | None"]] = {
 
 
 def row_function(bound: Bound) -> Callable[[Any, Any], "KernelRow | None"] | None:
-    """Return the row function of a bound, or None if no kernel evaluates the bound."""
+    """Return the function that makes the kernels and the row of a bound, or None.
+
+    The result is None if no compiled kernel evaluates the bound.
+    """
     return _ROWS.get(bound.key)

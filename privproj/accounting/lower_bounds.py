@@ -166,7 +166,7 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
     """Yield the profiles and runs to compose, for one choice of differences at a time.
 
     A choice takes one difference between neighboring sums for each phase (:meth:`Phase.worst_differences`). A phase
-    without a known difference is left out, which only decreases the lower bound. A phase with fewer differences than
+    without a known difference is omitted, which only decreases the lower bound. A phase with fewer differences than
     another one uses its last difference again.
     """
     from privproj.composition.balls_in_bins import tested_epochs
@@ -183,8 +183,8 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 def attains_pair(phase: Phase) -> bool:
     """Return whether C28 proves a lower bound for the run of a phase.
 
-    There is no proof for a fixed projection, truncated batches, sampling schemes whose bound no dataset attains, and
-    most groups of records in batches.
+    There is no proof for a fixed projection, for truncated batches, or if no dataset attains the bound of the sampling
+    scheme. There is none either for a group of records that are not sampled independently.
     """
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:

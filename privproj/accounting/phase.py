@@ -30,7 +30,7 @@ CACHED_REPRESENTATIONS = 8  # number of cached representations, for searches ove
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a run: a mechanism, how often it is released, and the bound that accounts for it.
+    """One phase of a run: a mechanism, its run, and the bound that accounts for both.
 
     :func:`privproj.schedule.phase_of` makes one from a mechanism.
 
@@ -77,7 +77,7 @@ class Phase:
     def description(self) -> dict[str, str | None]:
         """The names of mechanism, sampling scheme, relation and bound.
 
-        They are the attributes of :class:`UnsupportedError`.
+        The names are for the attributes of :class:`UnsupportedError`.
         """
         run = self.run
         return {
@@ -190,7 +190,7 @@ class Phase:
 
     @property
     def reuses_projection(self) -> bool:
-        """True if the mechanism uses one projection for all releases and the bound needs a fresh one for each."""
+        """True if all releases share a projection although the bound needs fresh ones."""
         is_fixed = bool(getattr(self.mechanism, "fixed_projection", False))
         return is_fixed and "fixed-projection" not in self.bound.supports
 
@@ -206,8 +206,8 @@ class Phase:
     def release(self) -> tuple[Representation, Run]:
         """Return the bound of one release, and the run over which it is composed.
 
-        The bound is a privacy profile, or another :data:`Representation` such as a Renyi curve. It accounts for the
-        neighboring relation, and for all records of a group. For a group in sampled batches the profile may also
+        The bound is a privacy profile, or another :data:`Representation` such as a Renyi curve. The bound accounts for
+        the neighboring relation, and for all records of a group. For a group in sampled batches the profile may also
         include the sampling of a step, and the returned run is then unsampled (C37).
 
         Raises:
@@ -243,9 +243,9 @@ class Phase:
 
     @property
     def _adds_shifts(self) -> bool:
-        """True if the noise is Gaussian and the position of a record determines its batch.
+        """True if the noise is Gaussian and a record's position determines its batch.
 
-        Then the epsilon of a user is largest if all records of the user are in one batch (C37).
+        In this case the epsilon of a user is largest if all records of the user are in one batch (C37).
         """
         form = _represent(self.bound, self.mechanism) if self.run.scheme.in_positions else None
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
@@ -268,7 +268,7 @@ class Phase:
         """Return the profile of a step with truncated batches, and its run (C26).
 
         The profile includes the sampling of the step. The result is None if no theorem covers the truncation of a step.
-        Without a maximum batch size it is the result of :meth:`profile`.
+        Without a maximum batch size, the result is that of :meth:`profile`.
         """
         if self.run.max_batch_size is None:
             return self.profile()
@@ -319,8 +319,8 @@ class Phase:
         """Return privacy profiles for lower bounds, and the run to compose them over.
 
         Each profile is that of one release for one difference between neighboring sums, which the assumptions must
-        allow (C28). There may be none. For a group in sampled batches, the records of the group are copies of one
-        record, and the sensitivity for this record must not be random.
+        allow (C28). There may be none. For a group in sampled batches, the profile assumes that the records of the
+        group are copies of one record. The sensitivity for this record must not be random.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run
@@ -359,7 +359,7 @@ class Phase:
     def curve(self, resolution: float | None = None) -> Curve:
         """Return the privacy curve of the phase.
 
-        It is the bound of one release, composed over the run.
+        The result is the bound of one release, composed over the run.
 
         ``resolution`` is the number of evaluations of a profile per standard deviation of the privacy loss; None means
         the default of the profile. A smaller number is faster and less accurate; use it only to guide a search.

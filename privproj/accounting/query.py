@@ -59,7 +59,7 @@ TAIL_GAP = (
 
 @dataclass(frozen=True)
 class Composition:
-    """The composition of one or more phases, each a mechanism that is released some number of times.
+    """The composition of one or more phases, each a mechanism with its releases.
 
     Every result is about the whole run. The phases are composed; their epsilons are not added up. All phases have the
     same neighboring relation and group size.
@@ -154,14 +154,14 @@ class Composition:
 
     @property
     def accountant(self) -> Any:
-        """The external accountant of the phases (:attr:`Phase.accountant`).
+        """The external accountant of the phases, such as that of dp-accounting.
 
-        It is None if privproj composes all phases.
+        The value is None if privproj composes all phases.
         """
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
     def by_one_accountant(self) -> "Composition":
-        """Return the composition with the bounds that its external accountant composes.
+        """Return the composition with bounds that its external accountant can compose.
 
         The composition is returned unchanged if it has no external accountant.
         """
@@ -370,7 +370,7 @@ class Composition:
         return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
 
     def as_dict(self) -> dict[str, object]:
-        """Return the composition as the data of a run file, which :func:`privproj.schedule.from_data` reads."""
+        """Return the data of a run file (:func:`privproj.schedule.from_data` reads them)."""
         shared: dict[str, object] = {} if self.discretization is None else {"discretization": self.discretization}
         return {**shared, "phase": [phase.as_dict() for phase in self.phases]}
 
@@ -423,7 +423,7 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
     """Return the run of several phases as plain values.
 
-    It has no sampling scheme and no rate, because they may differ between the phases.
+    The result has no sampling scheme and no rate, because they may differ between the phases.
     """
     shared = phases[0].run.parameters() if phases else {}
     run = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}

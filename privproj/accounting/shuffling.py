@@ -8,9 +8,9 @@ replace. Here ``R^2`` is the squared sensitivity of a unit direction, in units o
 1/z``, where ``z`` is the noise multiplier. For a projection that the adversary observes ``R`` is random, but known to
 the adversary.
 
-The adversary marks a batch if its shift, in standard deviations of the noise, is more than ``w/R + (a+b) R/2``, where
-``w`` is a threshold for the log likelihood ratio. The adversary marks an epoch if one of its batches is marked. The
-probability of this is ``A`` with the record and ``B`` in the neighboring dataset:
+The adversary marks a batch if its shift, in standard deviations of the noise, exceeds ``w/R + (a+b) R/2``. Here ``w``
+is a threshold for the log likelihood ratio. The adversary marks an epoch if one of its batches is marked. An epoch is
+marked with the probability ``A`` with the record and ``B`` in the neighboring dataset:
 
     A = 1 - (1 - M[Q(w/R - R/2)]) (1 - M[Q(w/R + (a+b) R/2)])^(t-1),
     B = 1 - (1 - M[Q(w/R + R/2)]) (1 - M[Q(w/R + (a+b) R/2)])^(t-1).
@@ -59,7 +59,10 @@ CELLS = 24  # cells per standard deviation of a random shift; every number of ce
 
 
 class _ShiftCell(NamedTuple):
-    """An interval of ``R``, with the logs of a lower and an upper bound of its probability."""
+    """An interval of ``R``, with log bounds of its probability.
+
+    ``R^2`` is the squared sensitivity of a unit direction, in units of the noise.
+    """
 
     low: float
     high: float
@@ -68,14 +71,18 @@ class _ShiftCell(NamedTuple):
 
 
 def fixed_shift(noise_multiplier: float) -> tuple[_ShiftCell, ...]:
-    """Return the distribution of ``R`` for Gaussian noise: one cell at ``1/z``."""
+    """Return the distribution of ``R`` for Gaussian noise: one cell at ``1/z``.
+
+    ``z`` is the noise multiplier, and ``R`` is the sensitivity of a unit direction, in units of the noise.
+    """
     return (_ShiftCell(1.0 / noise_multiplier, 1.0 / noise_multiplier, 0.0, 0.0),)
 
 
 def random_shift(distribution: ScaledBeta) -> tuple[_ShiftCell, ...]:
     """Return the distribution of ``R`` for a projection that the adversary observes.
 
-    ``distribution`` is the distribution of ``R^2``. Each batch must have a fresh projection.
+    ``distribution`` is the distribution of ``R^2``, the squared sensitivity of a unit direction in units of the noise.
+    Each batch must have a fresh projection.
     """
     # first and last cell, in standard deviations from the middle
     first, last = -5, 8
@@ -138,7 +145,7 @@ class ShuffledEpochs:
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
         """Return the largest ``value`` found for thresholds ``w`` up to about ``reach``.
 
-        ``value`` takes the two log-probabilities of :meth:`_log_tails`.
+        ``value`` is called with the two log probabilities of :meth:`_log_tails`.
         """
         last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
@@ -187,7 +194,11 @@ class ShuffledEpochs:
         return widen_outward(_log_any(right), 1e-13).lower, widen_outward(_log_any(wrong), 1e-13).upper
 
     def _log_tail_at_least(self, w: float, slope: float) -> float:
-        """Return ``ln M[Q(w/R + slope R)]``, rounded down; ``M`` is the mean over ``R``."""
+        """Return ``ln M[Q(w/R + slope R)]``, rounded down.
+
+        ``w`` is a threshold for the log likelihood ratio, ``M`` is the mean over the distribution of the sensitivity
+        over noise ``R``, and ``Q`` is the upper tail of the normal distribution.
+        """
         # w/R + s R decreases for s < 0. For s > 0 it decreases, then increases. So it is largest at an end of a cell.
         logs = []
         for low, high, log_least, _ in self.cells:
@@ -197,7 +208,11 @@ class ShuffledEpochs:
         return _log_sum(logs) - 1e-12
 
     def _log_tail_at_most(self, w: float, slope: float) -> float:
-        """Return ``ln M[Q(w/R + slope R)]``, rounded up, for ``slope > 0``."""
+        """Return ``ln M[Q(w/R + slope R)]``, rounded up, for ``slope > 0``.
+
+        ``w`` is a threshold for the log likelihood ratio, ``M`` is the mean over the distribution of the sensitivity
+        over noise ``R``, and ``Q`` is the upper tail of the normal distribution.
+        """
         # w/R + s R is least at R = sqrt(w/s).
         least = math.sqrt(w / slope)
         logs = [
@@ -207,7 +222,11 @@ class ShuffledEpochs:
 
 
 def _log_tail(w: float, slope: float, root: float) -> Enclosure:
-    """Return an enclosure of ``ln Q(w/R + slope R)`` at ``R = root``."""
+    """Return an enclosure of ``ln Q(w/R + slope R)`` at ``R = root``.
+
+    ``w`` is a threshold for the log likelihood ratio, ``R`` is the sensitivity over noise, and ``Q`` is the upper tail
+    of the normal distribution.
+    """
     if root <= 0.0:
         return Enclosure(-math.inf, math.log(0.5))
     x, size = w / root + slope * root, w / root + abs(slope) * root
@@ -225,14 +244,14 @@ def _log_sum(logs: list[float]) -> float:
 
 
 def _log_odds_against(log_probability: float) -> float:
-    """Return ``ln(-ln(1 - p))`` from ``ln p``."""
+    """Return ``ln(-ln(1 - p))`` from ``ln p``, for a probability ``p``."""
     if log_probability >= 0.0:
         return math.inf
     return log_probability if log_probability < -35.0 else math.log(-log1m_exp(log_probability))
 
 
 def _log_any(log_spent: float) -> float:
-    """Return ``ln(1 - e^-L)`` from ``ln L``."""
+    """Return ``ln(1 - e^-x)`` from ``log_spent = ln x``."""
     if log_spent < -35.0:
         return log_spent
     return 0.0 if log_spent > 7.0 else math.log(-math.expm1(-math.exp(log_spent)))
@@ -259,7 +278,10 @@ def _read(distribution: ShuffledEpochs, goal: float, *, of_delta: bool) -> float
 
 
 def _shift_of(mechanism: Mechanism) -> tuple[_ShiftCell, ...] | None:
-    """Return the distribution of ``R`` for a mechanism; None if C27 excludes it."""
+    """Return the distribution of ``R`` for a mechanism; None if C27 excludes it.
+
+    ``R`` is the sensitivity of a unit direction, in units of the noise.
+    """
     if getattr(mechanism, "fixed_projection", False) or mechanism.noise_multiplier is None:
         return None
     if isinstance(mechanism, Gaussian) or (isinstance(mechanism, M2) and mechanism.unprojected):

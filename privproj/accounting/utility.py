@@ -28,16 +28,17 @@ from privproj.targets import privacy_or_risk_target
 
 @dataclass(frozen=True, kw_only=True)
 class Utility:
-    """The utility of the update that a release determines, compared with DP-SGD at the same privacy.
+    """The utility of the update of a release, compared with DP-SGD at the same privacy.
 
     Attributes:
         effective_noise_multiplier: The noise multiplier of the DP-SGD run whose update has the same noise.
         dp_sgd_noise_multiplier: The noise multiplier that DP-SGD needs for the same epsilon and delta in the same run.
         projection_error: The mean squared error that the projection causes in the update of one step, divided by the
-            square of the clipped sum. The error is ``kappa - 1`` (C38), and 0 without a projection.
+            square of the clipped sum. The error is ``kappa - 1`` for the projection factor ``kappa`` (C38), and 0
+            without a projection.
         releases: The number of releases with a fresh projection, over which the projection error averages.
         released: The number of coordinates of a release; None if the size of the gradient is unknown.
-        of: The number of coordinates of the gradient.
+        of: The number of coordinates of the gradient; None if it is unknown.
 
     >>> from privproj import M2, update_utility
     >>> round(update_utility(M2(dim=64, rank=4, noise_multiplier=2.0), epsilon=1.0, delta=1e-5).noise_over_dp_sgd, 2)
@@ -71,7 +72,7 @@ class Utility:
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 
     def as_dict(self) -> dict[str, object]:
-        """Return the keys that the utility adds to the numerics of a result."""
+        """Return the entries that the utility adds to the numerics of a result."""
         names = ("effective_noise_multiplier", "dp_sgd_noise_multiplier", "projection_error", "projection_error_of_run")
         return {name: getattr(self, name) for name in names}
 
@@ -151,14 +152,14 @@ def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Choice:
-    """A training algorithm with the noise multiplier and the utility that it has at a target.
+    """A training algorithm, with its noise multiplier and its utility at a target.
 
     Attributes:
         algorithm: The training algorithm of ``make_private``; None for a mechanism that ``make_private`` cannot use.
-        rank: The rank of its projections; None without projections.
+        rank: The rank of the projections; None without projections.
         result: The result of the sigma query: noise multiplier, bound, status, assumptions and requirements.
-        utility: The utility of its update.
-        mechanism: The mechanism that accounts for it, with that noise multiplier.
+        utility: The utility of the updates of the algorithm.
+        mechanism: The mechanism that accounts for the algorithm, with that noise multiplier.
 
     >>> from privproj import choose
     >>> best = choose(layers="64x4", epsilon=1.0, delta=1e-5)[0]
@@ -296,9 +297,10 @@ def _ways_of(projected: M2) -> list[_Way]:
 def _clipped_after(projected: M2, *, haar: bool) -> Lift:
     """Return noise and projection error of clipping after the projection (C38).
 
-    Let every record be clipped, with a gradient of rank one along the unit vector ``u``. The mean component of a
-    clipped record along ``u`` is ``E sqrt b`` times the clipping norm. So at the noise multiplier ``z`` the effective
-    noise multiplier is ``z sqrt(r/d) / E sqrt b``, and the projection factor is ``1/(E sqrt b)^2``.
+    The formulas assume that every record is clipped, and that its gradient has rank one along the unit vector ``u``.
+    The mean component of a clipped record along ``u`` is ``E sqrt b`` times the clipping norm. So at the noise
+    multiplier ``z`` the effective noise multiplier is ``z sqrt(r/d) / E sqrt b``, and the projection factor is
+    ``1/(E sqrt b)^2``.
 
     With ``haar``, ``P`` is a uniformly random orthogonal projection and ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)``. Otherwise
     (projected DP-SGD) the projection is a Gaussian matrix ``A``, and ``b ~ Beta(r/2, (d-1)/2)`` is the squared cosine

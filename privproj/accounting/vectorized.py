@@ -1,7 +1,7 @@
 """Evaluate queries with arrays of parameters: many epsilons, deltas or noise multipliers in one call.
 
 Bounds with compiled kernels evaluate many rows at once. Rows that differ only in noise and target share one
-composition, which is checked once, because nothing in a result but the value depends on the noise.
+composition, which is checked once. Only the value of their results depends on the noise.
 :mod:`privproj.accounting.vectorized_kernels` states the margins. All other rows, and rows with an error, are evaluated
 as scalar queries.
 """
@@ -199,8 +199,8 @@ def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        **arguments: ``epsilon``, the target epsilons, above 0 and at most 1e9, and ``delta``, the target deltas,
-            above 0 and below 1, or ``log10_delta``, their decimal logarithms, from -1e6 to below 0. The parameters of
+        **arguments: ``epsilon``, the target epsilons, above 0 and at most 1e9. ``delta``, the target deltas, above 0
+            and below 1, or instead ``log10_delta``, their decimal logarithms, from -1e6 to below 0. The parameters of
             the mechanism, without ``noise_multiplier``, the run, ``bound`` and ``threads`` are the same as for
             :func:`privproj.deltas`.
 
@@ -452,7 +452,7 @@ def read_columns(
     phase_at: Callable[[int], Phase],
     threads: int = 1,
 ) -> ColumnAnswers:
-    """Evaluate the rows whose bound has a kernel.
+    """Evaluate the rows whose bound has a compiled kernel.
 
     The result of a row does not depend on other rows.
 
@@ -569,10 +569,9 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
     """Return a noise multiplier that meets each target; ``inf`` if none is found.
 
-    Each is approximately the smallest one.
-
-    The search uses secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end epsilon is evaluated at each noise
-    multiplier, as in a scalar query. If epsilon meets the target, so does delta (C24).
+    Each is approximately the smallest one. The search uses secants of ``ln epsilon`` over ``ln z`` in a bracket, where
+    ``z`` is the noise multiplier. At the end epsilon is evaluated at each noise multiplier, as in a scalar query. If
+    epsilon meets the target, so does delta (C24).
     """
     most = epsilon * (1.0 - CALIBRATION_STEP)
 

@@ -9,7 +9,7 @@ of the enclosure. Let ``V(h)`` be the delta that is printed for a log delta ``h`
 
 with both sums rounded up to a multiple of 2^-36.
 
-A row has the parameters of the profile, followed by the sampling rate.
+A row is the tuple of the parameters of a profile, followed by the sampling rate.
 """
 
 import math
@@ -53,8 +53,8 @@ ROOT: Any = None  # the kernel of the approximate inverse of the profile; set by
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:
     """Return an enclosure of ``ln delta`` at ``eps``, with a raised upper end.
 
-    The upper end is raised by ``widths`` times the width of the enclosure. The result is ``(-inf, inf)`` if the kernel
-    has no value.
+    The upper end is raised by ``widths`` times the width of the enclosure. ``row`` has the parameters of the profile
+    and the sampling rate. The result is ``(-inf, inf)`` if the kernel has no value.
     """
     rate, shift, most = row[-1], 0.0, 0.0
     if rate < 1.0:
@@ -75,7 +75,8 @@ def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float
 def delta_of_row(eps: float, row: Sequence[float]) -> tuple[float, float]:
     """Return a lower end and the rounded upper end of ``ln delta``.
 
-    The upper end is ``inf`` if the kernel has no value.
+    ``row`` has the parameters of the profile and the sampling rate. The upper end is ``inf`` if the compiled kernel has
+    no value.
     """
     cut = digits_below(eps)
     lower, upper = _ends(cut, row, WIDTHS_ABOVE)
@@ -102,8 +103,8 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
     """Return ``(excess, epsilon)`` for a target ``log_delta``.
 
-    ``excess`` is the raised upper end of ``ln delta`` at this epsilon minus ``log_delta``, and at most 0. If no epsilon
-    is found, the result is ``(inf, inf)``.
+    ``excess`` is the upper end of ``ln delta`` at this epsilon, rounded up, minus ``log_delta``. It is at most 0. If no
+    epsilon is found, the result is ``(inf, inf)``.
     """
     # aim below the target by more than the margin
     width = FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta)
@@ -125,7 +126,7 @@ def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float
 
 @lru_cache(maxsize=64)
 def answers_of(profile: ProfileKernels) -> tuple[Kernel, Kernel]:
-    """Return the kernels of delta and epsilon of a profile."""
+    """Return the compiled kernels of delta and epsilon of a profile."""
     ends, root = with_globals(_ends, LOG_DELTA=profile.log_delta), with_globals(_root, ROOT=profile.root)
     return with_globals(delta_of_row, _ends=ends), with_globals(epsilon_of_row, _ends=ends, _root=root)
 
@@ -141,7 +142,10 @@ class RowShape(NamedTuple):
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
-    """Return the shared properties of rows like this phase; None without a kernel."""
+    """Return the shared properties of rows like this phase.
+
+    The result is None if no compiled kernel evaluates the bound of the phase.
+    """
     run, bound, kernel_row = phase.run, phase.bound, row_function(phase.bound)
     if kernel_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
@@ -165,8 +169,8 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
     """Return whether array queries meet the target too (C24).
 
-    The delta and the epsilon of the kernels are evaluated at the noise multiplier of the phase. If there is no kernel,
-    or the kernel has no value, the result is True.
+    Delta and epsilon are evaluated by the compiled kernels, at the noise multiplier of the phase. If there is no
+    kernel, or the kernel has no value, the result is True.
     """
     shape = shape_of(phase, curve)
     if shape is None:

@@ -136,7 +136,7 @@ class DominatingPair:
         return math.log(max(1.0, float(self.masses.sum()) + self.infinity_mass)) + 2.0 * self.rounding
 
     def mirrored(self) -> "DominatingPair":
-        """Return the pair with ``P`` and ``Q`` exchanged.
+        """Return the pair with its two measures ``P`` and ``Q`` exchanged.
 
         If this pair is for the remove direction, the result is for the add direction.
         """
@@ -199,7 +199,10 @@ class CoarseDescription:
 
     @property
     def widest_gap(self) -> float:
-        """The largest allowed distance of two knots in nats, ``inf`` at a low resolution."""
+        """The largest allowed distance in nats of losses at which the profile is evaluated.
+
+        The value is ``inf`` at a low resolution.
+        """
         return WIDEST_KNOT_GAP if self.profile.resolution >= 32.0 else math.inf
 
     @property
@@ -311,8 +314,8 @@ def describe_coarsely(
         profile: The profile of the release.
         run: The sampling of the batches, and the number of releases.
         truncated_mass: The mass of the tails of the whole run that are truncated.
-        plateau: A range of ``ln E`` in nats above the truncation of the tails, in which a floor is searched
-            (:func:`_cut_tail`).
+        plateau: A range of the log excess in nats, above its value at the truncation of the tails, in which a floor is
+            searched (:func:`_cut_tail`).
 
     Raises:
         PrecisionError: The loss of an unsampled step exceeds :data:`LARGEST_LOSS` with a probability above
@@ -360,10 +363,10 @@ def _cut_tail(
 ) -> tuple[FloatArray, FloatArray]:
     """Return increasing losses and their log excess, truncated in the tail.
 
-    The tail is truncated where the log excess is ``log_least``, or where a floor begins. A floor is a range of losses
-    in which the excess is nearly constant (:data:`PLATEAU_NATS`). It would put a small mass at very large losses, and a
-    tilted distribution would consist of that mass alone. Truncating a floor does not worsen any bound. At least three
-    points remain.
+    The excess is ``E = delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The tail is truncated where ``ln E`` is
+    ``log_least``, or where a floor begins. A floor is a range of losses in which the excess is nearly constant
+    (:data:`PLATEAU_NATS`). A floor would put a small mass at very large losses, which would dominate the composition.
+    Truncating a floor does not worsen any bound. At least three points remain.
 
     Args:
         losses: Losses in nats from 0 on, increasing.
@@ -390,9 +393,11 @@ def _cut_tail(
 def _deviation(losses: FloatArray, excess: FloatArray) -> float:
     """Return the standard deviation in nats of the finite losses of a distribution.
 
+    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``.
+
     Args:
-        losses: The knots, in nats.
-        excess: The excess of the distribution at the knots, linear in ``e^loss`` between them.
+        losses: The losses at which the excess is given, in nats.
+        excess: The excess at these losses, linear in ``e^loss`` between them.
     """
     masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
@@ -565,7 +570,8 @@ def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, F
 def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
     """Return the ``P``-masses of a polygon: ``t`` times the change of slope at each knot.
 
-    At ``t = 1`` the value is not the ``P``-mass, because the excess has a further change of slope there.
+    The polygon is the excess ``delta(t) - max(0, 1 - t)``, and the knots are its corners. At ``t = 1`` the value is not
+    the ``P``-mass, because the excess has a further change of slope there.
 
     Args:
         gap: The differences of the losses of neighboring knots, in nats.
@@ -583,8 +589,8 @@ def _scale_polygon(
 ) -> DominatingPair | None:
     """Return the pair whose excess is this convex polygon, scaled to be a valid bound.
 
-    At every knot the excess of the pair is at or above the polygon, or at or below it if ``below`` is True (C18). The
-    result is None if no scale achieves that.
+    The knots are the corners of the polygon. At every knot the excess ``delta(t) - max(0, 1 - t)`` of the pair is at or
+    above the polygon, or at or below it if ``below`` is True (C18). The result is None if no scale achieves that.
 
     Args:
         cells: The losses of the knots as integer multiples of ``step``; one of them is 0.
@@ -636,7 +642,7 @@ def _scale_polygon(
 
 
 def _ratios(wanted: FloatArray, sums: FloatArray) -> FloatArray:
-    """Return ``wanted / sums``, with a huge number where a sum is 0."""
+    """Return ``wanted / sums``, or a huge number for a sum of 0."""
     return wanted / np.maximum(sums, SMALLEST_UPPER_BOUND)
 
 

@@ -108,6 +108,7 @@ class FourierComposition:
 
     For pairs that dominate the releases, ``value + error`` plus the infinite part bounds delta from above. For pairs
     that the releases dominate, ``value - error`` bounds delta from below. The caller must know which pairs these are.
+    In the tilted distribution with the tilt ``theta``, the mass at a loss ``l`` is multiplied by ``e^(theta l)``.
 
     Args:
         phases: The pair of one release of each phase, and the number of releases. All pairs have the same grid step
@@ -223,7 +224,7 @@ class FourierComposition:
         """Return the tilt, reduced if a few rare, huge losses would dominate.
 
         The tilt is reduced while the variance of the tilted distribution more than triples between 0.85 ``theta`` and
-        ``theta``. It is also at most 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
+        ``theta``. The result is at most 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
         For compositions with ``small_delta`` the tilt is not changed.
         """
         if self.small_delta:
@@ -239,7 +240,8 @@ class FourierComposition:
         """Return ``ln`` of a Chernoff bound of delta, valid if the pairs dominate (C19).
 
         With the loss ``l`` of the run, the finite part of delta is at most
-        ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` for every tilt ``theta``.
+        ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` for every tilt ``theta``. ``T_i`` is the number of
+        releases of phase ``i``, and ``K_i(theta) = ln E e^(theta loss)`` for one of its releases.
         """
         if eps > self.largest:
             return math.log(max(self.infinity_mass, LEAST_LOG_MASS))
@@ -398,8 +400,9 @@ class TiltedSum:
     def add(self, phase: _RepeatedPair) -> None:
         """Tilt one phase, and store its log mass, tilted masses, error and variance.
 
-        The log mass is ``K = ln sum_j p_j e^(theta j h)``, the tilted masses are ``p_j e^(theta j h - K)``, the error
-        is their rounding error (iii), and the variance is in squared cells.
+        A release of the phase has the masses ``p_j`` at the losses ``j h``. The log mass is
+        ``K = ln sum_j p_j e^(theta j h)`` for the tilt ``theta``, and the tilted masses are ``p_j e^(theta j h - K)``.
+        The error is their rounding error, and the variance is in squared cells.
         """
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
@@ -426,8 +429,8 @@ class TiltedSum:
     def window(self) -> tuple[int, int, float]:
         """Return the window as ``(a, n)``, and a bound of the tilted mass outside it.
 
-        The window is the cells ``a <= S < a + n`` of the loss of the run. The mass outside determines the errors (i) of
-        the tail and (ii) of aliasing.
+        The window is the cells ``a <= S < a + n``, where ``S`` is the loss of the run in grid steps. The mass outside
+        determines the errors (i) of the tail and (ii) of aliasing.
 
         Raises:
             GridSizeError: The window is too long.
@@ -639,8 +642,9 @@ class TiltedSum:
         """Return the sums over frequencies of both geometric series that start at a cell.
 
         The sums are ``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` for ``x = theta`` and
-        ``x = theta + 1``, with ``w_k = 2 pi k / n``. Many frequencies are summed in blocks of :data:`SUMMED_BLOCK`,
-        with one multiplication for each frequency. The error of the sums is (vii) of the module docstring.
+        ``x = theta + 1``, with ``w_k = 2 pi k / n``. ``theta`` is the tilt, ``h`` the grid step, ``n`` the length of
+        the window, and ``R_k`` the transform of the tilted distribution. The error of the sums is (vii) of the module
+        docstring.
         """
         n, block = self.length, SUMMED_BLOCK
         if len(self.frequencies) < FEWEST_IN_BLOCKS or 8 * len(self.frequencies) < int(self.frequencies[-1]):
@@ -767,7 +771,7 @@ def _squared_size(phi: Spectrum) -> FloatArray:
 
 
 def _squared_size_bound(squares: FloatArray, error: float) -> FloatArray:
-    """Return an upper bound of ``|phi|^2`` from computed squares.
+    """Return an upper bound of ``|phi|^2`` for numbers ``phi`` with an error.
 
     Args:
         squares: The computed ``|phi|^2``.

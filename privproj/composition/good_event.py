@@ -91,12 +91,15 @@ class GoodEventCurve:
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019  (log_delta and epsilon use the same runs; a curve lives for one query)
     def gaussian(self, log_bad: float) -> Curve:
-        """Return the privacy curve ``H^tau`` of the Gaussian run for ``ln(n p) = log_bad``."""
+        """Return the privacy curve of the Gaussian run outside the bad event.
+
+        ``log_bad`` is ``ln(n p)``, the log of the total probability of the bad event.
+        """
         return at_first_level(compose(self.gaussian_release(log_bad), self.run))
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def rough_gaussian(self, log_bad: float) -> Curve:
-        """Return a rough version of :meth:`gaussian` for choosing the split.
+        """Return a rough version of :meth:`gaussian` for choosing the split of delta.
 
         Its grid has only 32 values of the profile per standard deviation of the loss.
         """
@@ -104,7 +107,10 @@ class GoodEventCurve:
         return at_first_level(compose(profile, replace(self.run, discretization=None)))
 
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
-        """Return the profile of one release outside the bad event, if ``ln(n p) = log_bad``."""
+        """Return the profile of one Gaussian release outside the bad event.
+
+        ``log_bad`` is ``ln(n p)``, the log of the total probability of the bad event.
+        """
         # mu radius(p), with ln p = ln(n p) - ln n lowered by its rounding: a smaller p has a larger radius.
         return gaussian_profile(next_up(self.release.mu * self.release.radius(log_bad - self.log_count - 1e-12)))
 
@@ -137,10 +143,10 @@ class GoodEventCurve:
         return Enclosure(-math.inf, best)
 
     def composed_epsilon(self, log_delta: float) -> float:
-        """Return ``eps(delta)`` in nats of a composed run at the best split.
+        """Return ``eps(delta)`` in nats of a composed run at the best split of delta.
 
-        The split and epsilon are computed in turn: :meth:`best_event` chooses ``ln(n p)`` for the last epsilon, and
-        this split gives the next epsilon. Every split gives a valid bound.
+        The split and epsilon are computed in turn: :meth:`best_event` chooses the split for the last epsilon, and this
+        split gives the next epsilon. Every split gives a valid bound.
         """
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
         eps = self.rough_gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper
@@ -157,9 +163,10 @@ class GoodEventCurve:
     def best_event(self, eps: float) -> float:
         """Return approximately the best ``ln(n p)`` at ``eps`` (nats).
 
-        The result is a multiple of :data:`EVENT_SPACING`. As ``p`` increases, ``n p`` increases and ``H^tau``
-        decreases. The sum ``n p + H^tau`` is smallest at ``n p = m H^tau``, where ``-m`` is the slope of ``ln H^tau``
-        in ``ln(n p)``. Coarse grids are enough to compute ``H^tau`` here.
+        ``n p`` is the total probability of the bad event, and ``H`` is the delta of the Gaussian run. As ``p``
+        increases, ``H`` decreases. The sum ``n p + H`` is smallest at ``n p = m H``, where ``-m`` is the slope of
+        ``ln H`` in ``ln(n p)``. Coarse grids are enough to compute ``H`` here. The result is a multiple of
+        :data:`EVENT_SPACING`.
         """
 
         def rest(log_bad: float) -> float:
@@ -204,10 +211,10 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The good event of one release: the release hardly increases the norm of a difference (C16).
+    """The event that a release hardly increases the difference of neighboring sums (C16).
 
-    The difference is the difference of neighboring sums. ``radius`` bounds the factor by which a release multiplies the
-    norm of the difference. The code that builds the event guarantees ``radius``.
+    ``radius`` bounds the factor by which a release multiplies the norm of this difference. The code that builds the
+    event guarantees ``radius``.
     """
 
     mu: float  # sensitivity divided by the standard deviation of the noise, the inverse of the noise multiplier

@@ -314,12 +314,12 @@ class GridCurve:
         epsilon_of: Callable[[Enclosure], float],
         threshold: float = -math.inf,
     ) -> Enclosure:
-        """Return the result of the first curve that works, or of a later, tighter one.
+        """Return the result on the first grid that works, or a tighter one on a later grid.
 
-        A result is loose if a share of more than :data:`LOOSE_SHARE` of its delta is error. A loose result above
-        ``threshold`` is compared with that of the next available curve, as long as the results decrease or tails are
-        short. At some epsilons ``log_delta`` and ``epsilon`` may use different curves.
-        :mod:`privproj.profiles.conversion` then moves a result until the round trip holds (C24).
+        A result is loose if more than a share :data:`LOOSE_SHARE` of its delta is numerical error. A loose result above
+        ``threshold`` is compared with results on later grids, as long as the results decrease or tails are short. At
+        some epsilons ``log_delta`` and ``epsilon`` may use different grids. :mod:`privproj.profiles.conversion` then
+        moves a result until the round trip holds (C24).
 
         Args:
             read: Map from a curve to the result.
@@ -327,7 +327,7 @@ class GridCurve:
             threshold: A result at most this large is not improved.
 
         Raises:
-            PrecisionError: No curve is within its limits.
+            PrecisionError: No grid is within its limits.
         """
         self.used, ends = self._first_available(read, 0)
         with suppress(PrecisionError):  # without a comparison the result stands
@@ -359,10 +359,10 @@ class GridCurve:
         return LazyEnclosure(find_lower, ends.upper)
 
     def _first_available(self, read: Callable[[ComposedCurve], Enclosure], start: int) -> tuple[int, Enclosure]:
-        """Return the first level from ``start`` on that works, and its value of ``read``.
+        """Return the index of the first grid from ``start`` on that works, and its result.
 
         Raises:
-            PrecisionError: No level is within its limits.
+            PrecisionError: No grid is within its limits.
         """
         failures: list[PrecisionError] = []
         for level in range(start, len(self.spacings)):
@@ -377,6 +377,6 @@ class GridCurve:
     def squaring_has_lower_bounds(self) -> bool:
         """Whether repeated squaring has lower bounds.
 
-        If so, the search for a lower bound goes on after a uniform grid without one.
+        If so, the search for a lower bound continues after a uniform grid without one.
         """
         return all(adaptive_bounds(step).below for step in self.coarse)

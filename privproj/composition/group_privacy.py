@@ -206,9 +206,10 @@ class _GroupStep:
             self._choose_shifts()
 
     def _choose_shifts(self) -> None:
-        """Set ``ln m`` at some losses to the best of a few candidates.
+        """Set the parameter ``m`` of the bound at some losses to the best candidate.
 
-        Each candidate is the ``mu`` of a Gaussian with the same ``D_1`` (profile for one record) at one epsilon.
+        The module docstring has the bound. Each candidate is the ``mu`` of a Gaussian with the same profile for one
+        record at one epsilon.
         """
         from privproj.profiles.gaussian import find_noise
 
@@ -232,18 +233,19 @@ class _GroupStep:
     def excess(self) -> TwoSidedTable:
         """Lower and upper bounds of the excess in the remove direction.
 
-        They are functions of an array of losses ``ln t`` in nats. A lower bound of 0 means that none is known.
+        They are functions of an array of losses in nats. A lower bound of 0 means that none is known. The excess is
+        ``delta(t) - max(0, 1 - t)`` at ``t = e^eps``.
         """
         return TwoSidedTable(
             self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.log_shifts))
         )
 
     def above(self, losses: Array, log_shifts: Array) -> Array:
-        """Return upper bounds of the excess at these losses (nats).
+        """Return upper bounds of the excess at these losses.
 
         Args:
-            losses: ``ln t`` in nats.
-            log_shifts: ``ln m`` at each loss.
+            losses: Losses ``ln t`` in nats.
+            log_shifts: ``ln m`` at each loss, for the parameter ``m`` of the bound (module docstring).
         """
         upper, inside = np.zeros(len(losses)), losses > self.log_weights[0]
         at = np.maximum(losses[inside], self.log_weights[0] + LEAST_GAP)
@@ -382,7 +384,7 @@ class _GroupCurve:
     def numerics(self) -> dict[str, object]:
         """How the curve was computed, for results.
 
-        It describes the composition of the group's steps or, if there is none, the curve for one record.
+        The entries describe the composition of the group's steps or, if there is none, the curve for one record.
         """
         source = self.single if self.stepwise is None else self.stepwise
         how = {"group": "group privacy of the curve of one record"} if self.stepwise is None else {}

@@ -56,7 +56,7 @@ class _Excess:
     def mirrored(self) -> "_Excess":
         """Return the excess of the other direction (add or remove).
 
-        It is ``E'(1/t) = E(t) / t``, where ``E`` is the excess of this direction (C1).
+        If ``E(t)`` is the excess of this direction at ``t = e^loss``, the other one is ``E(t) / t`` at ``1/t`` (C1).
         """
         # ln E'(t) at the loss x is x + ln E at the loss -x; x is off by a few roundings.
         logs = (self.logs - self.losses) + 4.0 * UNIT_ROUNDING * (np.abs(self.losses) + np.abs(self.logs))
@@ -64,7 +64,7 @@ class _Excess:
 
     @staticmethod
     def of(losses: Array, logs: Array) -> "_Excess":
-        """Return bounds made monotone on both sides of 0, without nearly equal knots.
+        """Return bounds made monotone on both sides of 0, without nearly equal losses.
 
         The exact excess is monotone on both sides of 0. Chords between any knots are valid, but the width of a very
         short chord would lose all its digits.
@@ -104,7 +104,7 @@ class _Excess:
 
 
 def _chord_weights(y: Array) -> tuple[Array, Array]:
-    """Return ``ln A`` and ``ln B``, the logs of two integrals over a chord.
+    """Return ``ln A`` and ``ln B`` for the integrals of a tilted chord.
 
     ``A = int_0^1 e^(y r) (1 - r) dr`` and ``B = int_0^1 e^(y r) r dr``.
     """
@@ -122,12 +122,13 @@ def _chord_weights(y: Array) -> tuple[Array, Array]:
 class MomentCurve:
     """The privacy curve of a run by bounds on the moments of its losses (C23).
 
-    It is valid if the profiles of the phases are.
+    The curve is valid if the profiles of the phases are.
 
     Args:
         phases: The profile of one release of each phase, and its run.
         log_least: The log of the delta at which tails are truncated. Any value gives a valid bound.
-        spacing: The distance of the knots relative to the default. Any value gives a valid bound.
+        spacing: The distance of the losses at which profiles are evaluated, relative to the default. Any value gives a
+            valid bound.
     """
 
     def __init__(self, phases: list[tuple[PrivacyProfile, Run]], log_least: float, spacing: float = 1.0) -> None:
@@ -205,8 +206,8 @@ def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: flo
     Args:
         profile: The profile of the release.
         run: The sampling of the batches.
-        log_least: The log excess down to which knots are placed.
-        spacing: The distance of the knots relative to the default.
+        log_least: The log excess down to which the profile is evaluated.
+        spacing: The distance of the losses at which the profile is evaluated, relative to the default.
     """
     eps, right, left = _knots(profile, log_least - math.log(run.sampling_rate), spacing)
     q = run.sampling_rate
@@ -228,9 +229,9 @@ def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: flo
 
 
 def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[Array, Array, Array]:
-    """Return epsilons from 0 on (the knots), and ``ln E`` at these and at their negatives.
+    """Return epsilons from 0 on, and ``ln E`` at these and at their negatives.
 
-    The release is not sampled.
+    ``E`` is the excess ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` of the release, which is not sampled.
     """
     start = min(0.05 * math.exp(profile.log_delta(0.0).upper), 1.0)
     last = max(4.0 * start, 1e-3)

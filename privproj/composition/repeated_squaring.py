@@ -27,10 +27,10 @@ result dominates the composition of the releases. :func:`_choose_grid` places mo
 ``D`` much; the grid affects the accuracy only.
 
 **Lower bounds** (v). All atoms between two neighboring grid points are merged into one, with the sum of their
-``P``-masses and the sum of their ``Q``-masses, at ``x' = -ln(sum Q / sum P)``. Its loss is decreased by its rounding
-error, which only increases ``Q``. Atoms above the last point join the last group. Atoms below the first point and
-negligible atoms are dropped. By the same subadditivity ``D`` can only decrease. Lower bounds are computed in the remove
-direction only: delta is the maximum of both directions, so the result is a lower bound of delta.
+``P``-masses and the sum of their ``Q``-masses, at ``x' = -ln(sum Q / sum P)``. The loss ``x'`` is decreased by its
+rounding error, which only increases ``Q``. Atoms above the last point join the last group. Atoms below the first point
+and negligible atoms are dropped. By the same subadditivity ``D`` can only decrease. Lower bounds are computed in the
+remove direction only: delta is the maximum of both directions, so the result is a lower bound of delta.
 
 **Rounding** (vi). All losses are integer multiples of ``unit``, a power of two, and less than ``2^52`` units. So their
 sums and differences are exact. Masses are sums of positive terms. If each mass is accurate to a factor ``e^r``, so is
@@ -105,7 +105,7 @@ class LossPmf:
 
     @cached_property
     def others(self) -> FloatArray:
-        """The ``Q``-masses at the losses: ``e^-loss`` times the ``P``-masses."""
+        """The masses of ``Q`` at the losses: ``e^-loss`` times the masses of ``P``."""
         return self.masses * np.exp(-self.losses)
 
     @property
@@ -114,7 +114,7 @@ class LossPmf:
         return float(max(-self.losses[0], self.losses[-1], self.unit))
 
     def mirrored(self) -> "LossPmf":
-        """Return the pair with ``P`` and ``Q`` exchanged.
+        """Return the pair with its two measures ``P`` and ``Q`` exchanged.
 
         If this pair is for the remove direction, the result is for the add direction.
         """
@@ -182,7 +182,8 @@ def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
     """Return bounds of the excess of one sampled release, at small and large losses (C18).
 
     The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The bounds are valid if the profile of the release is.
-    The distance of two knots is a share of the loss, or of the length over which the excess falls by a factor e.
+    The distance of two losses at which the profile is evaluated is a share of the loss, or of the length over which the
+    excess falls by a factor e.
     """
     unit = _unit_for(max(-step.losses[0], step.losses[-1]))
     losses, log_excess = step.losses, step.log_excess
@@ -250,9 +251,9 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
     """Return grid points in nats for the product of two distributions.
 
     Every grid gives valid bounds. Candidate points divide the losses into intervals. An interval of length ``h`` with
-    the mass ``p`` and the excess ``E`` gets about ``sqrt(p h / (8 E error))`` points. ``p`` and ``E`` are estimates
-    from a rough product with few atoms. The reason is that a split to points at a distance ``s`` adds about
-    ``(p / h) s^2 / 8`` to the excess, which should be ``error E``.
+    the mass ``p`` and the excess ``E`` gets about ``sqrt(p h / (8 E error))`` points. ``error`` is that of the
+    tolerance. With these points, splitting atoms increases the excess by about ``error E``. ``p`` and ``E`` are
+    estimates from a rough composition with few atoms.
 
     Raises:
         GridSizeError: The losses are too large.
@@ -387,9 +388,9 @@ def _fit_to_unit(
 
 
 def _product_atoms(one: LossPmf, two: LossPmf, tail_scale: float, *, below: bool) -> LossPmf:
-    """Return the unsorted atoms of the product, not yet on a grid.
+    """Return the unsorted atoms of the composition of two distributions.
 
-    Negligible atoms are moved to infinite losses or, if ``below``, dropped (C23).
+    The atoms are not yet on a grid. Negligible atoms are moved to infinite losses or, if ``below``, dropped (C23).
     """
     if one is two:
         i, j = np.triu_indices(len(one.losses))

@@ -5,7 +5,8 @@ one grid is not enough for all deltas. Therefore a run has several tail-truncati
 default grid and covers the deltas above the first of :data:`LEAST_LOGS`. Every other level covers five powers of ten
 and truncates the tails at a mass somewhat below the least of these deltas: a grid with much longer tails is slower and
 less accurate. If the grid is not tight, the result is the smaller of the composition on the grid and of the bound by
-moments (:mod:`privproj.composition.moments`). If masses would underflow on a grid, it is the bound by moments alone.
+moments (:mod:`privproj.composition.moments`). If masses would underflow on a grid, the result is the bound by moments
+alone.
 
 The epsilon of a query determines the level. ``b_k`` is the epsilon of level ``k + 1`` at the least delta of level
 ``k``, and level ``k`` is used for epsilons above ``b_(k-1)`` and up to ``b_k``. So ``epsilon`` and ``log_delta`` use
@@ -58,7 +59,7 @@ MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid,
 class TailLevelsCurve:
     """The privacy curve of a run from all tail-truncation levels and both simple bounds.
 
-    It is valid if the profiles of the phases are (C18, C19, C23).
+    The curve is valid if the profiles of the phases are (C18, C19, C23).
 
     Args:
         first: The curve of the first level, or the exception if the losses of a step are too large for any grid.
@@ -94,11 +95,11 @@ class TailLevelsCurve:
 
     @cached_property
     def at_first_level(self) -> "TailLevelsCurve":
-        """The same curve without the other levels."""
+        """The same curve with its first tail-truncation level only."""
         return TailLevelsCurve(self.first, self.phases, self.step, first_level_only=True)
 
     def _level(self, k: int) -> "GridCurve | _Level":
-        """Return the curve of level ``k``.
+        """Return the curve of the tail-truncation level ``k``.
 
         Raises:
             PrecisionError: This is the first level, and it has no curve.
@@ -118,9 +119,11 @@ class TailLevelsCurve:
         return _Level(k, phases, self.step, log_cut, self.first if k == 1 else None)
 
     def _boundary(self, k: int) -> float:
-        """Return ``b_k``, the epsilon (nats) of level ``k + 1`` at the least delta of level ``k``.
+        """Return the largest epsilon (nats) for which level ``k`` is used.
 
-        The result is ``inf`` for the last level, or if the epsilon is unknown.
+        The result is ``b_k``, the epsilon of level ``k + 1`` at the least delta of level ``k``. The result is ``inf``
+        for the last level, or if the epsilon is unknown. A level truncates the tails at a smaller mass than the level
+        before.
         """
         try:
             return self.level(k + 1).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
@@ -178,9 +181,9 @@ class TailLevelsCurve:
 
     @cached_property
     def guide(self) -> MomentCurve:
-        """A loose upper bound of delta at every epsilon, which determines the level.
+        """A loose upper bound of delta at every epsilon, for choosing a level.
 
-        Its knots are ten times as far apart as by default.
+        Its profiles are evaluated at losses that are ten times as far apart as by default.
         """
         return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], 10.0)
 
@@ -241,7 +244,7 @@ class TailLevelsCurve:
         return LazyEnclosure(find_lower, upper)
 
     def lower_ends_of_one(self, log_delta: float) -> list[float]:
-        """Return the lower end of epsilon of each release alone.
+        """Return a lower bound of epsilon for each release alone.
 
         Each is also a lower bound for the run, which includes the release.
         """
@@ -249,9 +252,10 @@ class TailLevelsCurve:
 
     @cached_property
     def shares(self) -> list[float]:
-        """Shares ``w_i`` of epsilon with ``sum T_i w_i = 1`` for basic composition.
+        """Shares ``w_i`` of epsilon for basic composition of the phases ``i``.
 
-        They are proportional to the epsilon of one release. Any shares give a valid bound.
+        The shares satisfy ``sum T_i w_i = 1`` for the numbers ``T_i`` of releases. They are proportional to the epsilon
+        of one release. Any shares give a valid bound.
         """
         if len(self.releases) == 1:
             return [1.0 / self.releases[0][1]]
@@ -309,7 +313,7 @@ class _Level:
     def moments(self) -> MomentCurve:
         """The bound by moments with the tails of this level.
 
-        It has fewer knots if evaluations of a profile are costly.
+        Profiles are evaluated at fewer losses if evaluations are costly.
         """
         return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
 
@@ -372,7 +376,7 @@ def _lower_end(ends: Enclosure) -> float:
 
 
 def _are_costly(phases: Phases) -> bool:
-    """Return whether evaluations of some profile take long (:attr:`is_costly`).
+    """Return whether evaluations of some profile take long (:attr:`PrivacyProfile.is_costly`).
 
     Then some searches for tighter bounds are omitted.
     """

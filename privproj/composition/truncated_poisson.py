@@ -56,9 +56,9 @@ def log_binomial_tail(count: int, rate: float, least: int) -> Enclosure:
 
 
 def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:
-    """Return an enclosure of ``ln P(cut)``, the log probability of a truncation.
+    """Return an enclosure of the log probability that some batch is truncated.
 
-    ``P(cut)`` is bounded by the sum over all batches of the run (C26). The result is ``-inf`` if no batch can be
+    The probability is bounded by the sum over all batches of the run (C26). The result is ``-inf`` if no batch can be
     truncated.
 
     Args:
@@ -153,7 +153,8 @@ class TruncatedCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
 
-        The epsilon is that of ``delta_0`` at ``delta - P(cut)``, or ``inf`` if this difference is not positive.
+        The epsilon is that of ``delta_0``, the bound without truncation, at delta minus the probability of a
+        truncation. It is ``inf`` if this difference is not positive.
         """
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
         least, most = (log_difference(log_delta, end) for end in (self.log_cut.upper, self.log_cut.lower))
@@ -168,7 +169,7 @@ class TruncatedCurve:
 class SmallerCurve:
     """The smaller of two privacy curves of a run with truncated batches (C26).
 
-    It is valid if both curves are.
+    The result is valid if both curves are.
 
     Args:
         curve: The curve that adds the probability of a truncation.
@@ -212,7 +213,7 @@ class SmallerCurve:
         return first
 
     def _is_harmless(self, log_delta: float) -> bool:
-        """Return whether ``P(cut)`` is so small a share of delta that it can just be added."""
+        """Return whether truncation is so rare that its probability can be added to delta."""
         return self.curve.log_cut.upper <= log_delta + math.log(HARMLESS_SHARE)
 
 
@@ -224,7 +225,7 @@ def _smaller(first: Enclosure, second: Enclosure) -> Enclosure:
 def other_records(run: Run) -> int:
     """Return the largest number of records other than the protected one.
 
-    It is N - 1 under zero-out, where both neighboring datasets have N records, and N under add-remove.
+    The result is N - 1 under zero-out, where both neighboring datasets have N records, and N under add-remove.
     """
     return (run.dataset_size or 0) - (run.relation is NeighboringRelation.ZERO_OUT)
 
@@ -232,6 +233,6 @@ def other_records(run: Run) -> int:
 def _rounding(log_value: float) -> float:
     """Return the allowed error of the log of a sum or difference of a few terms.
 
-    It is 0 if the log is infinite.
+    The result is 0 if the log is infinite.
     """
     return LOG_RELATIVE_ERROR * (1.0 + abs(log_value)) if math.isfinite(log_value) else 0.0

@@ -2,16 +2,15 @@
 
 One record is protected. If a batch has more than ``B`` records, the records that are dropped are chosen uniformly at
 random. There are ``n`` other records, sampled at rate ``q``. If fewer than ``B`` of them are sampled, the protected
-record joins the batch. Otherwise it replaces one of them. Let ``E_j`` be the excess ``delta(t) - max(0, 1 - t)`` of a
-release for batches that differ in ``j`` records. The excess of the step is at most
+record joins the batch. Otherwise the protected record replaces one of the sampled records. Let ``E_j`` be the excess
+``delta(t) - max(0, 1 - t)`` of a release for batches that differ in ``j`` records. The excess of the step is at most
 
     (1 - w) a + w b,   a = q E_1(1 + (t - 1)/q),   b = p E_2(1 + (t - 1)/p),
 
-where ``w = P[Bin(n, q) >= B]`` is the probability of the second case, and
-``p = B P[Bin(n + 1, q) > B] / ((n + 1) w)`` is the probability that the protected record is in the batch in that case.
-``w`` increases with ``n`` and ``p`` decreases. So ``w`` at the upper end of an interval of ``n`` and ``p`` at its lower
-end give a bound for all ``n`` in it. The result is the maximum over intervals that cover all ``n`` up to the dataset
-size.
+where ``w = P[Bin(n, q) >= B]`` is the probability of the second case, and ``p = B P[Bin(n + 1, q) > B] / ((n + 1) w)``
+is the probability that the protected record is in the batch in that case. ``w`` increases with ``n`` and ``p``
+decreases. So ``w`` at the upper end of an interval of ``n`` and ``p`` at the lower end give a bound for all ``n`` in
+the interval. The result is the maximum over intervals that cover all ``n`` up to the dataset size.
 """
 
 import math
@@ -97,8 +96,8 @@ def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[floa
 def _sampled_excess(profile: PrivacyProfile, rate: float, losses: Array) -> Array:
     """Return upper bounds of the excess ``q E(1 + (t - 1)/q)`` of a sampled step (C17).
 
-    ``E(t) = delta(t) - max(0, 1 - t)`` is the excess of the release without sampling. The result is 0 where the
-    argument of ``E`` is negative.
+    ``E(t) = delta(t) - max(0, 1 - t)`` is the excess of the release without sampling at ``t = e^eps``. The result is 0
+    where the argument of ``E`` is negative.
 
     Args:
         profile: The profile of the release, the same in both directions.

@@ -104,10 +104,12 @@ def beta_gamma_params(row):
 
 
 def log_shape(s, rise, dist):
-    """Return ``ln f(s) - ln f(0)``, with ``f`` the density of the coordinate ``s`` of ``X``.
+    """Return ``ln f(s) - ln f(0)`` for the density ``f`` of the coordinate ``s``.
+
+    The module docstring defines the coordinate of the squared sensitivity ``X``.
 
     Args:
-        s: The coordinate of the squared sensitivity ``X``.
+        s: The coordinate.
         rise: ``e^s - 1``.
         dist: The result of :func:`beta_gamma_params`.
     """
@@ -129,7 +131,8 @@ def log_shape(s, rise, dist):
 def point_at(s, dist):
     """Return ``e^s``, ``e^s - 1`` and the squared sensitivity ``x`` at a coordinate ``s``.
 
-    The first two are computed without cancellation, and are constant for ``s >= 700``.
+    The module docstring defines the coordinate. The first two results are computed without cancellation, and are
+    constant for ``s >= 700``.
     """
     if s < -0.7:
         growth = exp(s)
@@ -141,7 +144,10 @@ def point_at(s, dist):
 
 
 def coordinate(x, dist):
-    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``, at most 700."""
+    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``, at most 700.
+
+    The module docstring defines the coordinate.
+    """
     w = x / dist[2]
     rest = 1.0 - dist[3] * w
     if rest <= 1e-300:
@@ -166,8 +172,8 @@ def log_slope_of_delta(eps, x):
 def find_peak(eps, dist, guess):
     """Return the coordinate of the peak of ``h f``, approximately, and its width.
 
-    ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate ``s``. Newton's method in a bracket solves
-    ``ln a (e^s - 1) = ln k``, with ``k = d ln h/d ln x``.
+    ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate ``s`` (module docstring). Newton's method in
+    a bracket solves the equation for the peak.
 
     Args:
         eps: Epsilon in nats.
@@ -220,7 +226,8 @@ def add_outwards(eps, dist, start, stride, height, by_parts):
     The coordinates are ``start, start + stride, ...``. The first sum is over ``h f``, the Gaussian delta times the
     density of the coordinate, or over ``dh/ds P(X > x)`` if ``by_parts`` is True. The second sum is over minus the
     derivative of the same integrand in ``eps``. The third result bounds the omitted part of the first sum, and is
-    negative if the series does not converge. All results are divided by ``e^height``.
+    negative if the series does not converge. All results are divided by ``e^height``. The module docstring defines
+    ``h``, ``f`` and ``X``.
     """
     total, fall, s, last = 0.0, 0.0, start, inf
     for _ in range(MOST_TERMS):
@@ -261,7 +268,7 @@ def find_peak_by_parts(eps, dist):
     """Return the coordinate and width of the peak of ``dh/ds P(X > x)``, approximately.
 
     ``h`` is the Gaussian delta at the squared sensitivity ``x``. The peak is near ``x = 2 eps``, and Newton's method
-    refines it.
+    refines it. The module docstring defines the coordinate ``s`` and the squared sensitivity ``X``.
     """
     s, width = coordinate(2.0 * eps, dist), 1.0
     for _ in range(12):
@@ -284,8 +291,8 @@ def whole_integral(eps, dist, guess):
     """Return ``ln E[h(X)]``, its slope, its relative error, and the peak of the integrand.
 
     ``h`` is the Gaussian delta at the squared sensitivity ``X``. The slope is ``-d ln E[h(X)]/deps``. The error is inf
-    if the sum does not converge. If ``h`` increases to 1 within less than a step, left of the peak,
-    ``E[h] = int dh P(X > x)`` is summed instead (integration by parts).
+    if the sum does not converge. If ``h`` increases to 1 within less than a step, left of the peak, the integral is
+    computed by parts, as the integral of ``P(X > x)`` over ``h(x)``.
 
     Args:
         eps: Epsilon in nats.
@@ -459,6 +466,8 @@ def integral_below(eps, dist, cut, guess, log_other):
 def log_tail_and_hazard(s, growth, rise, dist):
     """Return ``ln P(X > x)`` and the hazard rate ``f(s)/P(X > x)`` at a coordinate ``s``.
 
+    ``X`` is the squared sensitivity, and ``f`` is the density of its coordinate (module docstring).
+
     Args:
         s: The coordinate of ``x``.
         growth: ``e^s``.
@@ -487,7 +496,8 @@ def log_tail_and_hazard(s, growth, rise, dist):
 def tangent_cut(eps, dist, guess):
     """Return the cut ``c`` where the tangent of ``h`` at ``M(c)`` meets ``h`` (C5).
 
-    ``h`` is the Gaussian delta, and ``M(c) = E[X | X > c]``. The search is Newton's method in a bracket.
+    ``h`` is the Gaussian delta, and ``M(c) = E[X | X > c]``. The search is Newton's method in a bracket. ``X`` is the
+    squared sensitivity.
 
     Args:
         eps: Epsilon in nats.
@@ -571,7 +581,7 @@ def any_rank_value(eps, dist, top, cut):
     """Return ``ln delta`` for any rank, with ``delta = min_p E[g_p(X)]``, by its dual form (C5).
 
     :mod:`privproj.distributions.mixture_profile` defines ``g_p`` and the dual form. The *cut* is the result ``s`` of
-    :func:`tangent_cut`.
+    :func:`tangent_cut`. ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate.
 
     Args:
         eps: Epsilon in nats.
@@ -616,7 +626,7 @@ def any_rank_value(eps, dist, top, cut):
 def rounding_of_tails(a, b):
     """Return the relative error that the rounding of tails adds to an expectation.
 
-    It is 0 unless both shapes are above :data:`LARGEST_MEASURED_SHAPE`.
+    The result is 0 unless both shapes are above :data:`LARGEST_MEASURED_SHAPE`.
     """
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 

@@ -1,8 +1,8 @@
 """Represent distributions of the squared sensitivity ``X`` by bins, for many deltas at once.
 
-A composition needs delta at many epsilons. Each bin has a mass and a mean. They bound the expectation of a convex or a
-concave function of ``X`` from above and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared
-sensitivity divided by the noise variance.
+A composition needs delta at many epsilons. Each bin has a mass and a mean. Masses and means bound the expectation of a
+convex or a concave function of ``X`` from above and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is
+the squared sensitivity divided by the noise variance.
 """
 
 import math
@@ -94,7 +94,7 @@ class Bins:
     def above(self) -> tuple[Array, Array]:
         """``P(X > edge)`` and ``E[X | X > edge]`` at every edge except the last.
 
-        Both arrays have the shape ``(n,)``.
+        Both arrays have the shape ``(n,)``. ``X`` is the variable of the bins.
         """
         # P(X > edge) and E[X; X > edge] are sums over the bins above the edge.
         tail = np.cumsum(self.mass[::-1])[::-1]
@@ -122,7 +122,7 @@ class Bins:
     def shifted(self, shift: float) -> "Bins":
         """Return the distribution of ``X + shift`` with ``shift >= 0``, in the same bins.
 
-        It has the same guarantee as these bins.
+        The result has the same guarantee as these bins.
         """
         if not shift:
             return self
@@ -352,7 +352,8 @@ class _BetaDistribution(_PositiveDistribution):
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return mass and ``E[B; .]`` below ``first``, and both above ``last``.
 
-        ``first`` and ``last`` are coordinates.
+        ``first`` and ``last`` are coordinates. ``E[B; .]`` is the mean of ``B`` over an event, not divided by its
+        probability.
         """
         # E[B; .] = a/(a+b) P(Beta(a+1, b) in .)
         a, b, tail = self.a, self.b, log_beta_tail_from
@@ -402,7 +403,8 @@ class _GammaDistribution(_PositiveDistribution):
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return mass and ``E[U; .]`` below ``first``, and both above ``last``.
 
-        ``first`` and ``last`` are coordinates.
+        ``first`` and ``last`` are coordinates. ``E[U; .]`` is the mean of ``U`` over an event, not divided by its
+        probability.
         """
         # E[U; .] = a P(Gamma(a+1) in .), and a e^s = (a + 1)(1 + e) with e = (a (e^s - 1) - 1)/(a + 1)
         a = self.a
@@ -417,9 +419,10 @@ class _GammaDistribution(_PositiveDistribution):
 def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
     """Return an upper bound of the distribution of ``scale * sum of share * B`` (C6).
 
-    The sum is over independent layers. The expectation of every convex increasing function is at least as large as for
-    the exact distribution. Each ``share * B`` is split to the points of a uniform grid without changing its mean, and
-    truncated tails are moved to the supremum.
+    The sum is over independent layers; ``B`` is the squared norm of a projected unit vector, and ``share`` is the
+    weight of a layer. The expectation of every convex increasing function is at least as large as for the exact
+    distribution. Each ``share * B`` is split to the points of a uniform grid without changing its mean, and truncated
+    tails are moved to the supremum.
 
     Args:
         parts: Tuples ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)``.
@@ -483,7 +486,7 @@ class _GridDistribution(NamedTuple):
     def plus(self, other: "_GridDistribution", most: int = MOST_ATOMS_BELOW) -> "_GridDistribution":
         """Return a distribution that is stochastically below the independent sum of both.
 
-        It has at most about ``most`` atoms.
+        The result has at most about ``most`` atoms.
         """
         level = max(self.level, other.level)
         atoms = np.convolve(self.coarser(level).atoms, other.coarser(level).atoms)
@@ -498,8 +501,8 @@ class _GridDistribution(NamedTuple):
 def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
     """Return a lower bound of the distribution of ``scale * sum of share * B`` (C28).
 
-    The sum is over independent layers. The result is stochastically at most the exact distribution: every atom is moved
-    down, which decreases the expectation of every increasing function.
+    The sum is over independent layers, as in :func:`convolve_layers`. The result is stochastically at most the exact
+    distribution: every atom is moved down, which decreases the expectation of every increasing function.
 
     Args:
         parts: The layers, as for :func:`convolve_layers`.
@@ -520,7 +523,7 @@ def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale:
 def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, float, Array]:
     """Return a distribution that is stochastically below the sum of the layers.
 
-    It is returned as ``(shift, width, atoms)``, with atoms at ``shift + width j``. Layers are sorted by their means and
+    The result is ``(shift, width, atoms)``, with atoms at ``shift + width j``. Layers are sorted by their means and
     added in pairs, then the pairs are added in pairs, and so on.
     """
     moving = sorted((part for part in parts if part[0] > part[1]), key=lambda part: part[3] * part[1] / part[0])

@@ -109,7 +109,9 @@ def any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
     Every tangent point ``p >= x0`` gives an upper bound. The function uses ``p = M(c) = E[X | X > c]`` for the
     distribution and the edge ``c`` with the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))``, or ``p = x0`` if
-    that is better. The point ``x0`` helps for a distribution with only one distant atom above ``x0``.
+    that is better. The point ``x0`` helps for a distribution with only one distant atom above ``x0``. ``h`` is the
+    Gaussian delta ``h_eps``, ``x0`` is its inflection point, and ``g_p`` is the convex function above it with the
+    tangent point ``p``.
 
     Args:
         eps: Epsilons in nats, of shape ``(e,)``.
@@ -162,7 +164,8 @@ def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
     """Return the tangent points and the best cuts at every row (epsilon).
 
-    The dual value of a cut ``c`` is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``.
+    The dual value of a cut ``c`` is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``. ``h`` is the
+    Gaussian delta.
 
     Args:
         tables: The tables of the distributions.
@@ -295,7 +298,7 @@ class _Table:
 
         ``g_p`` is the convex function above the Gaussian delta ``h`` with the tangent point ``p`` (C5). If a tangent is
         above ``h`` at the last edge, it is above ``h`` at all larger values too, where ``g_p`` is affine. Otherwise the
-        table is extended.
+        table is extended. ``X`` is the squared sensitivity.
         """
         dist, edges, majorants = self.dist, self.edges, self.majorants(tangents)
         if edges.stop < len(dist.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
@@ -333,7 +336,8 @@ def any_rank_deltas_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
     The result has the shape ``(e,)`` and is 0 if no lower bound is known. Each bound is the largest dual value
     ``E[h(X); X <= c] + P(X > c) h(M(c))`` over some edges ``c <= x0``, with ``h`` bounded by Jensen's inequality (C28).
     At the guides all distributions and edges are tried. At other rows, only those near the best ones of the guides are
-    tried.
+    tried. ``h`` is the Gaussian delta ``h_eps``, ``x0`` is its inflection point, and ``g_p`` is the convex function
+    above it with the tangent point ``p``.
 
     Args:
         eps: Epsilons in nats, of shape ``(e,)``.
@@ -382,7 +386,7 @@ def _dual_parts_below(eps: Array, x0: Array, dist: Bins, bins: slice, cuts: slic
 
     The dual value is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]`` (C5). The cut ``k`` is between
     the bins ``k - 1`` and ``k``. The bins before a cut must end below ``x0``, because Jensen's inequality is used for
-    them.
+    them. ``h`` is the Gaussian delta ``h_eps``, and ``x0`` is its inflection point.
 
     Args:
         eps: Epsilons in nats.
@@ -411,12 +415,16 @@ def rank_one_deltas(eps: Array, dist: Bins) -> Array:
 
     The result has the shape ``(e,)``. ``h_eps`` is replaced by its chord over a bin where it is convex, and by its
     value at the mean of the bin where it is concave. In a bin that contains ``x0`` the value at the upper edge is used.
+    ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``, and ``x0`` is its inflection point.
     """
     return _in_order(lambda rows: np.minimum(PROFILE_SAFETY * _rank_one_means(rows, dist, _upper_means), 1.0), eps)
 
 
 def rank_one_deltas_below(eps: Array, dist: Bins) -> Array:
-    """Return lower bounds of ``E[h_eps(X)]`` of shape ``(e,)``, 0 if unknown (C28)."""
+    """Return lower bounds of ``E[h_eps(X)]`` of shape ``(e,)``, 0 if unknown (C28).
+
+    ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``.
+    """
     return _in_order(lambda rows: _claimed(_rank_one_means(rows, dist, _lower_means)), eps)
 
 
@@ -432,7 +440,7 @@ def _claimed(lower: Array) -> Array:
 def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, slice], Array]) -> Array:
     """Return ``mean(eps, x0, dist, bins)`` with the bins that are not negligible.
 
-    ``eps`` must increase.
+    ``x0`` are the inflection points of the Gaussian delta. ``eps`` must increase.
     """
     guides, x0 = _guides(len(eps)), _inflections(eps)
     at_left = _tabulate(gaussian_deltas, eps[guides], dist.edges[:-1])
@@ -461,7 +469,8 @@ def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
 def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
     """Return upper bounds of ``E[h_eps(X)]``, evaluated in these bins.
 
-    The mass below these bins is moved up to their first edge. Above them ``h_eps`` is bounded by 1.
+    The mass below these bins is moved up to their first edge. Above them ``h_eps`` is bounded by 1. ``h_eps(X)`` is the
+    Gaussian delta at the squared sensitivity over noise ``X``.
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]
@@ -488,7 +497,7 @@ def _lower_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
 
     The first bin of the distribution counts as 0, because its mass may be a small difference of large masses. ``h_eps``
     increases, so in a bin it is at least its value at the left edge. The curvature of ``h_eps`` gives larger lower
-    bounds.
+    bounds. ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``.
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]

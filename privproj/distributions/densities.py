@@ -56,7 +56,7 @@ class ProjectedEnergy:
     def ends(self) -> tuple[float, float, float]:
         """The range and peak width ``(low, high, width)`` of ``y = ln X``.
 
-        See :attr:`privproj.distributions.tabulated.LogDensity.ends`.
+        See :attr:`privproj.distributions.tabulated.LogDensity.ends`. ``X`` is the squared sensitivity.
         """
         n = self.a + self.b
         spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
@@ -95,7 +95,7 @@ class ProjectedEnergy:
     def density(self, y: Array) -> Array:
         """Return the density of ``y = ln X`` at an array of points.
 
-        It is a sum over the grid of ``B``.
+        The result is a sum over the grid of ``B``. ``X`` is the squared sensitivity.
         """
         k = self.a + self.b
         # N/2 = k e^s, k = a + b, with density sqrt(k/2 pi) e^-R e^(-k (e^s - 1 - s)) of s, R Stirling's remainder:
@@ -116,7 +116,8 @@ class ProjectedEnergy:
 def _reach_above_center(a: float, b: float) -> float:
     """Return how far above its center ``ln(4 a n)`` the density of ``ln(B N^2)`` extends.
 
-    At this distance the density has decreased by about 720 nats. ``n`` is ``a + b``.
+    At this distance the density has decreased by about 720 nats. ``n`` is ``a + b``. ``B ~ Beta(a, b)`` and ``N``,
+    chi-square with ``2 n`` degrees of freedom, are independent.
     """
     n = a + b
 
@@ -159,7 +160,7 @@ class SecretShift:
         """Return ``S`` and ``c`` at an array of values of ``g``.
 
         If ``g`` is revealed, both releases are Gaussian, and ``S (c + xi)`` is the difference of their means, with
-        ``xi ~ N(0, 1)``.
+        ``xi ~ N(0, 1)``. The module docstring has their formulas.
         """
         # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta,
         # sin^2 eta = misalignment/2 (C8)
@@ -170,14 +171,14 @@ class SecretShift:
 
     @property
     def center(self) -> float:
-        """The value of ``c`` at ``g = 1``, the mean of ``g``."""
+        """The value of ``c`` (module docstring) at ``g = 1``, the mean of ``g``."""
         return float(self.parts(np.ones(1))[1][0])
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The range and peak width ``(low, high, width)`` of ``y``.
+        """The range and peak width of the log squared sensitivity ``y``.
 
-        See :attr:`privproj.distributions.tabulated.LogDensity.ends`.
+        The value is ``(low, high, width)``; see :attr:`privproj.distributions.tabulated.LogDensity.ends`.
         """
         c, spread = self.center, math.sqrt(2.0 / self.rank)
         width = 2.0 * math.hypot(1.0 / max(c, 1.0), spread)
@@ -190,10 +191,10 @@ class SecretShift:
         return low, 2.0 * math.log(scale * (at_top + 38.0)), min(0.8 * width, 1.0)
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of points.
+        """Return the density of the log squared sensitivity ``y`` at an array of points.
 
-        It is a sum over ``ln g`` if both signs of the difference of the means are likely, and a sum over ``xi``
-        otherwise. All points use the same range of terms.
+        The result is a sum over ``ln g`` if both signs of the difference of the means are likely, and a sum over ``xi``
+        otherwise. The module docstring defines ``g`` and ``xi``. All points use the same range of terms.
         """
         return self.over_xi(y) if self.center >= LEAST_CENTER_OVER_XI else self.over_g(y)
 
@@ -206,7 +207,7 @@ class SecretShift:
     def over_g(self, y: Array) -> Array:
         """Return the density of ``y`` as a sum over ``v = ln g``.
 
-        For each ``g`` the difference of the means is normal.
+        For each ``g`` the difference of the means is normal. The module docstring defines ``g``.
         """
         # sum over v of f(v) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)] (C8)
         k = 0.5 * self.rank
@@ -229,7 +230,7 @@ class SecretShift:
 
         For each ``xi`` there is one ``g`` for which the difference of the means is ``e^(y/2)``. Newton's method in
         ``v = ln g`` computes it. If the method failed, the total mass would not be 1, which
-        :mod:`privproj.distributions.tabulated` checks.
+        :mod:`privproj.distributions.tabulated` checks. The module docstring defines ``xi`` and ``g``.
         """
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
         xi = np.arange(-38.0, 38.0 + step, step)

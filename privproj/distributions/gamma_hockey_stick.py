@@ -93,6 +93,8 @@ def gauss_error(count: int, ellipse: Array | float) -> Array | float:
 def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
     """Return the exponent ``-k (D(w +- y) - D(w))`` in the integrand of a Mills ratio.
 
+    ``D(w)`` is ``e^w - 1 - w``.
+
     Args:
         k: The shape of the Gamma distribution.
         sign: 1 for ``above``, -1 for ``below``.
@@ -107,7 +109,7 @@ def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | flo
 def _cut_off_place(k: float, sign: float, w: Array) -> Array:
     """Return approximately the ``y`` at which the integrand of a ratio is truncated.
 
-    The exponent is :data:`CUT_OFF_NATS` below its maximum there. Arguments as for :func:`_ratio_exponent`.
+    The exponent is :data:`CUT_OFF_NATS` below its maximum there. The arguments are those of :func:`_ratio_exponent`.
     """
     top = np.maximum(-sign * w, 0.0)
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
@@ -214,7 +216,7 @@ class _Polynomials:
     def slant(self, panel: NDArray[np.intp], w: Array, end: Array) -> Array:
         """Return the divided difference of the polynomials of these panels.
 
-        It is ``(p(w) - p(end)) / (w - end)``, computed without cancellation.
+        The result is ``(p(w) - p(end)) / (w - end)``, computed without cancellation.
         """
         middle, half = self.middle[panel], self.half[panel]
         y, z = (w - middle) / half, (end - middle) / half
@@ -277,7 +279,8 @@ def _panel_edges(k: float, sign: float) -> Array:
 def _coefficients(values: Array) -> Array:
     """Return the coefficients of polynomials that interpolate values at Chebyshev points.
 
-    The values have the shape ``(p, n)`` for ``p`` panels. The coefficients of powers have the shape ``(n, p)``.
+    The values have the shape ``(p, n)``, for ``n`` points on each of ``p`` panels. The coefficients of powers have the
+    shape ``(n, p)``.
     """
     n = PANEL_COEFFICIENTS
     angle = (np.arange(n) + 0.5) * math.pi / n
@@ -387,7 +390,7 @@ class GammaGain:
     def log_under(self, w: Array, x: Array) -> Array:
         """Return the log gain below the threshold ``k e^w``.
 
-        It is ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``.
+        The result is ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``. ``U`` has the distribution ``Gamma(k)``.
         """
         # E' = k (x - e^w (1 - e^-x))
         return self.log_over(w, x, self.k * (x + np.exp(w) * np.expm1(-x)), -1.0)
@@ -395,7 +398,7 @@ class GammaGain:
     def log_over(self, w: Array, x: Array, tilt: Array, sign: float = 1.0) -> Array:
         """Return the log gain above the threshold ``k e^w``.
 
-        It is ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``.
+        The result is ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``. ``U`` has the distribution ``Gamma(k)``.
 
         Args:
             w: ``w``, the log of the threshold over ``k``.
@@ -519,8 +522,9 @@ def _log_panel_integral(
 ) -> Array:
     """Return the log of the integral over ``[low, high]``, without its constant factor.
 
-    It is ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` with ``D(w) = w - 1 - ln w``. ``reached`` is
-    ``D`` at the point of the range with the largest density. It is subtracted in the exponent to avoid underflow.
+    The result is ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` with ``D(w) = w - 1 - ln w``.
+    ``reached`` is ``D`` at the point of the range with the largest density. It is subtracted in the exponent to avoid
+    underflow.
     """
     width = np.maximum(high - low, 0.0)
     share, rest, weights = _crowded_nodes(sign)

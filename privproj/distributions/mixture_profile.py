@@ -58,7 +58,8 @@ LOWER_END_REFINEMENT = 2
 def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer: int = 1) -> PrivacyProfile:
     """Return the privacy profile of a difference of rank one, ``E[h_eps(X)]`` (C4).
 
-    The profile holds in both directions, and is valid if the functions of ``dist`` are.
+    The profile holds in both directions, and is valid if the functions of ``dist`` are. ``h_eps`` is the Gaussian delta
+    at a squared sensitivity.
 
     Args:
         dist: The distribution of ``X``, the squared sensitivity over the noise variance for the largest allowed
@@ -76,8 +77,8 @@ def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer
 def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> PrivacyProfile:
     """Return the privacy profile of a difference of any rank, ``min_p E[g_p(X)]`` (C5).
 
-    The profile holds in both directions, without a union bound over the rank. It is valid if the functions of ``dist``
-    are.
+    The profile holds in both directions, without a union bound over the rank. The profile is valid if the functions of
+    ``dist`` are. The module docstring defines ``g_p``.
 
     Args:
         dist: The distribution of ``X``: the squared sensitivity of one unit direction times the largest squared
@@ -93,7 +94,8 @@ def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> Pr
 def any_rank_profile_of_bins(dists: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
     """Return the any-rank profile of distributions in bins (C5, C6).
 
-    The profile is ``min_p max_l E[g_p(X_l)]``.
+    The profile is ``min_p max_l E[g_p(X_l)]``. ``X_l`` is the squared sensitivity of layer ``l`` over the noise
+    variance, and ``g_p`` is defined in the module docstring.
 
     Args:
         dists: One distribution for each layer under a joint clipping norm, or the distribution of the sum of all
@@ -104,7 +106,10 @@ def any_rank_profile_of_bins(dists: "tuple[Bins, ...]", below: "tuple[Bins, ...]
 
 
 def rank_one_profile_of_bins(dist: "Bins") -> PrivacyProfile:
-    """Return the profile ``E[h_eps(X)]`` of a squared sensitivity in bins (C4)."""
+    """Return the profile ``E[h_eps(X)]`` of a squared sensitivity in bins (C4).
+
+    ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``.
+    """
     return _profile_of_table(_table_of_bins(lambda: (dist,), of_any_rank=False))
 
 
@@ -155,7 +160,7 @@ def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure
     """Return an enclosure of ``ln delta`` for a difference of any rank (C5).
 
     Delta is ``min_p E[g_p(X)]``, computed by its dual form. The enclosure is as accurate as the functions of ``dist``,
-    with the margin of :func:`widen_outward`.
+    with the margin of :func:`widen_outward`. The module docstring defines ``g_p`` and the dual form.
     """
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if dist.supremum <= inflection(eps):
@@ -185,7 +190,8 @@ def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure
 def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
     """Return the cut ``c <= x0`` where the tangent of ``h`` at ``M(c)`` meets ``h`` (C5).
 
-    ``h`` is the Gaussian delta ``h_eps``, and ``M(c) = E[X | X > c]``.
+    ``h`` is the Gaussian delta ``h_eps``, and ``M(c) = E[X | X > c]``. ``X`` is the squared sensitivity, and ``x0`` is
+    the inflection point of ``h``.
     """
     return find_crossing(
         lambda c: -_tangent_gap(eps, dist.mean_above(c), c),
@@ -199,7 +205,7 @@ def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
 def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
     """Return whether the cut lies where the tail of ``X`` is below ``e^least_tail``.
 
-    The cut is the result of :func:`_tangent_cut`.
+    The cut is the result of :func:`_tangent_cut`, and ``X`` is the squared sensitivity.
     """
     if dist.log_tail(inflection(eps)) >= dist.least_tail:
         return False
@@ -212,7 +218,8 @@ def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
 def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
     """Return approximately the least ``x`` with ``ln P(X > x) <= least_tail``.
 
-    The result is ``inf`` if it is unknown.
+    The result is ``inf`` if it is unknown. ``X`` is the squared sensitivity, and ``e^least_tail`` is the smallest tail
+    that ``dist`` resolves.
     """
     mean = dist.mean
     return find_crossing(lambda x: dist.log_tail(x) - dist.least_tail, mean, low=1e-9 * mean, high=1e300).upper
@@ -221,8 +228,8 @@ def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
 def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
     """Return approximately the best tangent point ``p >= x0`` of the any-rank bound (C5).
 
-    It minimizes the bound ``E g_p(X)``. Every ``p >= x0`` gives a valid bound. Certificates in ball arithmetic use this
-    tangent point.
+    The best point minimizes the bound ``E g_p(X)`` of the module docstring. Every ``p`` above the inflection point
+    ``x0`` of the Gaussian delta gives a valid bound. Certificates in ball arithmetic use this tangent point.
     """
     in_kernels = beta_gamma_params((dist.a, dist.b, dist.scale, 1.0))
     mean = in_kernels[2]

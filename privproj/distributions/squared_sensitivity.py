@@ -6,7 +6,7 @@ of a difference of rank one is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussi
 distribution of ``X`` only (C7).
 
 The same distributions are implemented in ball arithmetic for certificates, and in mpmath in
-``tests/reference/distributions.py``.
+:mod:`privproj.reference.distributions`.
 """
 
 import math
@@ -41,7 +41,7 @@ class SensitivityDistribution(Protocol):
 
     @property
     def mean(self) -> float:
-        """The mean of ``X``."""
+        """The mean of the squared sensitivity over the noise variance."""
         ...
 
     @property
@@ -117,9 +117,9 @@ class ScaledBeta:
 
     @cached_property
     def constant(self) -> float:
-        """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)``.
+        """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)`` of ``B``.
 
-        Densities and tails are computed relative to it.
+        Densities and tails are computed relative to this value.
         """
         return beta_constant(self.a, self.b)
 
@@ -189,7 +189,8 @@ class ScaledBeta:
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
         """Return an enclosure of ``ln E[h_eps(X); X <= up_to]``, by quadrature (C4, C31).
 
-        The integrand is unimodal, because the Gaussian delta is log-concave in the squared sensitivity (C31).
+        The integrand is unimodal, because the Gaussian delta is log-concave in the squared sensitivity (C31). ``X`` is
+        the squared sensitivity over the noise variance, and ``h_eps`` is the Gaussian delta.
         """
         inside = up_to - self.shift
         if inside <= 0.0:
@@ -230,8 +231,8 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
 def gaussian_steepness(log_value: float, dist: SensitivityDistribution) -> float:
     """Return a bound of ``|d ln delta / d ln mu|`` at this ``ln delta`` (C20).
 
-    The bound is ``(v + sqrt 3)(v + mu + sqrt 3)`` with ``v^2 = 2 |ln delta|``. ``mu`` is the square root of the
-    supremum of the distribution, or of its mean if it is unbounded.
+    ``log_value`` is ``ln delta``. The bound is ``(v + sqrt 3)(v + mu + sqrt 3)`` with ``v^2 = 2 |ln delta|``. ``mu`` is
+    the square root of the supremum of the distribution, or of its mean if it is unbounded.
     """
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)

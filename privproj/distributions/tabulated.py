@@ -113,7 +113,7 @@ class _TabulatedPanels:
     def grid(self) -> tuple[float, float, int]:
         """The panels as ``(low, width, count)``.
 
-        Panel ``i`` is the interval from ``low + i width`` to ``low + (i + 1) width``.
+        Panel ``i`` is the interval of ``y = ln X`` from ``low + i width`` to ``low + (i + 1) width``.
         """
         low, high, width = self.dist.ends
         count = max(8, math.ceil((high - low) / width))
@@ -133,7 +133,7 @@ class _TabulatedPanels:
 
     @cached_property
     def interpolants(self) -> tuple[Array, NDArray[np.bool_]]:
-        """Polynomials for the logs of tails in each panel, and whether they are accurate.
+        """Polynomials for the log tails of ``X`` in each panel, and which are accurate.
 
         * The first array, of shape ``(panels, 2, nodes)``, has the coefficients of polynomials for ``ln P(X > x)`` and
           ``ln E[X; X > x]``, highest power first. Their variable ``t`` is from -1 to 1 on the panel.
@@ -173,7 +173,10 @@ class _TabulatedPanels:
 
     @cached_property
     def base(self) -> _Nodes:
-        """The nodes of level 0; :class:`ConvergenceError` is raised if their mass is not 1."""
+        """The nodes of the panels before any halving.
+
+        Raises :class:`ConvergenceError` if their mass is not 1.
+        """
         low, width, count = self.grid
         left = np.asarray(low + width * np.arange(count), dtype=np.float64)
         nodes = self.evaluate_panels(left, left + width)
@@ -187,7 +190,7 @@ class _TabulatedPanels:
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
-        """``P(X > edge)`` and ``E[X; X > edge]`` at the panel edges of level 0.
+        """``P(X > edge)`` and ``E[X; X > edge]`` at the edges of the panels before any halving.
 
         The last entry of both arrays, for the right end, is set to 0.
         """
@@ -220,7 +223,8 @@ class _TabulatedPanels:
     def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
         """Return ``E[h_eps(scale X); X <= up_to]`` and its relative error.
 
-        The error is the difference of both rules. ``h_eps`` is the Gaussian delta.
+        The error is the difference of both Gauss rules. ``X`` is the tabulated variable, and ``h_eps`` is the Gaussian
+        delta at a squared sensitivity.
         """
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
@@ -234,7 +238,8 @@ class _TabulatedPanels:
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
         """Return the integral of ``h_eps(scale X)`` over some panels, and its absolute error.
 
-        Panels are halved if both rules disagree.
+        ``X`` is the tabulated variable, and ``h_eps`` is the Gaussian delta at a squared sensitivity. Panels are halved
+        if both Gauss rules disagree.
         """
         value = error = 0.0
         for level in range(MOST_LEVELS + 1):
@@ -263,8 +268,8 @@ class _TabulatedPanels:
     def bins(self, count: int) -> "Bins":
         """Return the distribution in about ``count`` bins.
 
-        Each bin is a panel of one level. The first bin includes the mass below the panels, and the unbounded last bin
-        includes the mass above them. Masses are raised by :data:`DENSITY_MARGIN`.
+        Each bin is a panel, and all panels are halved equally often. The first bin includes the mass below the panels,
+        and the unbounded last bin includes the mass above them. Masses are raised by :data:`DENSITY_MARGIN`.
         """
         from privproj.distributions.binned import LEAST_DIVIDED_MASS, Bins
 
@@ -333,8 +338,8 @@ class TabulatedSensitivity:
         """Return an enclosure of ``ln E[h_eps(scale X); scale X <= up_to]`` (C4).
 
         If the expectation is below :data:`SMALLEST_RESOLVED_DELTA`, the upper end is the log of that number and the
-        lower end is ``-inf``. Otherwise the margin is that of :func:`widen_outward`, with the difference of both rules
-        as the error.
+        lower end is ``-inf``. Otherwise the margin is that of :func:`widen_outward`, with the difference of both Gauss
+        rules as the error. ``h_eps`` is the Gaussian delta.
         """
         value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
         if value < SMALLEST_RESOLVED_DELTA:

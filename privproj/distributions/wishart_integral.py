@@ -80,7 +80,7 @@ LEAST_DIVISOR = 1e-300
 def log_gamma_ratio(r: float) -> float:
     """Return the log of the normalizing constant of Student's distribution (C9).
 
-    It is ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``.
+    The result is ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``.
     """
     # With z = r/2 and R the remainder of Stirling's formula it is
     # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2, without cancellation of large terms.
@@ -98,8 +98,8 @@ def log_gamma_ratio(r: float) -> float:
 def log_infinite(rank: int, misalignment: float) -> float:
     """Return the log probability that the privacy loss is infinite.
 
-    It is ``ln P(A <= 0)``, where ``A = v'.y / v.y`` for the release ``y`` and the vectors ``v`` and ``v'`` of two
-    neighboring datasets.
+    The result is ``ln P(A <= 0)``, where ``A = v'.y / v.y`` for the release ``y`` and the vectors ``v`` and ``v'`` of
+    two neighboring datasets.
     """
     # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
     # and one minus that beyond (C9)
@@ -237,8 +237,10 @@ class _ThresholdBox:
 class WishartIntegral:
     """The exact profile of a pair of unit vectors at several ``eps >= 0``.
 
-    The error of the integral is proved. The module docstring defines ``A``, its density ``f`` and the gain ``g``, which
-    depends on a threshold ``U1`` or ``U2`` of ``U ~ Gamma(k)``.
+    The error of the integral is proved. The profile is an integral over ``A``, the ratio ``v'.y / v.y`` for the release
+    ``y`` and the vectors ``v`` and ``v'`` of two neighboring datasets. The integrand is the density ``f`` of ``A``
+    times the gain ``g``, the hockey-stick divergence given ``A``. The gain depends on a threshold ``U1`` or ``U2`` of
+    ``U ~ Gamma(k)`` (:mod:`privproj.distributions.wishart_loss`).
 
     * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r`` and ``m``.
     * ``eps``: the epsilons, of shape ``(e,)``.
@@ -256,7 +258,10 @@ class WishartIntegral:
 
     @cached_property
     def log_front(self) -> float:
-        """The log of Student's density at 0, ``ln(c_r/sqrt(r))``."""
+        """The log of Student's density at 0, ``ln(c_r/sqrt(r))``.
+
+        :func:`log_gamma_ratio` returns ``ln c_r``.
+        """
         return log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
 
     @cached_property
@@ -276,12 +281,18 @@ class WishartIntegral:
 
     @cached_property
     def unit(self) -> float:
-        """The scale ``sqrt(m (2 - m))`` of ``A``, before division by ``sqrt(r)``."""
+        """The scale ``sqrt(m (2 - m))`` of ``A``, before division by ``sqrt(r)``.
+
+        ``m`` is the misalignment, and ``r`` is the rank.
+        """
         return math.sqrt(self.misalignment * (2.0 - self.misalignment))
 
     @cached_property
     def kink(self) -> Array:
-        """The value ``eps/|a|`` of ``|ln A|`` at which a threshold is 0, for each epsilon."""
+        """The value ``eps/|a|`` of ``|ln A|`` at which a threshold is 0, for each epsilon.
+
+        ``a`` is :attr:`a`, the factor of ``ln A`` in the privacy loss.
+        """
         return self.eps / max(abs(self.a), LEAST_DIVISOR)
 
     @cached_property
@@ -296,13 +307,19 @@ class WishartIntegral:
 
     @cached_property
     def log_density_front(self) -> float:
-        """The log of the largest density ``f``, which is at ``A = 1 - m``."""
+        """The log of the largest value of the density ``f`` of ``A``, at ``A = 1 - m``.
+
+        ``m`` is the misalignment.
+        """
         return self.log_front + 0.5 * math.log(self.rank) - float(np.log(self.unit))
 
     # --- the integrand --------------------------------------------------------------------------
 
     def offset(self, kind: Kinds, index: Index, place: Array) -> Array:
-        """Return ``A - 1`` at these places, which are measured from 1 or from ``e^(eps/a)``."""
+        """Return ``A - 1`` at these places.
+
+        Places are measured from ``A = 1``, or above it from ``A = e^(eps/a)`` with the factor :attr:`a`.
+        """
         return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink, 600.0))[index] + place, -place)
 
     def log_density(self, offset: Array) -> Array:
@@ -384,8 +401,8 @@ class WishartIntegral:
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
         """Return an estimate of the steepness ``terms |d ln g/d U|`` at ``U = k e^w``.
 
-        It is the factor by which a relative rounding error of the threshold changes ``ln g``. The estimate is not
-        proved to be an upper bound (C20, "The sum").
+        The result is the factor by which a relative rounding error of the threshold changes the log gain ``ln g``. The
+        estimate is not proved to be an upper bound (C20, "The sum").
 
         Args:
             w: The log of the threshold over ``k``.
@@ -429,8 +446,8 @@ class WishartIntegral:
     def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
         """Return the logs of a lower and an upper bound of the integral over each panel.
 
-        ``g`` increases with the place, and ``f`` is unimodal. So the bounds are the width times the least ``f`` and
-        ``g``, and the width times the largest ``f`` and ``g``.
+        The gain ``g`` increases with the place, and the density ``f`` is unimodal. So the bounds are the width times
+        the least ``f`` and ``g``, and the width times the largest ``f`` and ``g``.
         """
         # width min(f) g(low) <= integral <= width max(f) g(high), with 1e-9 for rounding (C20, the sum)
         least, most = self.log_most_density(p)
@@ -439,7 +456,7 @@ class WishartIntegral:
         return width + least + low - 1e-9, width + most + high + 1e-9
 
     def gauss(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return the log of the Gauss rule on each panel, and the mean of the steepness."""
+        """Return the log of the Gauss rule on each panel, and the mean steepness of the gain."""
         nodes, weights = gauss_nodes(PANEL_NODES)
         width = (p.high - p.low)[:, None]
         place = p.low[:, None] + width * nodes
@@ -476,9 +493,10 @@ class WishartIntegral:
         return best
 
     def log_size(self, p: _IntegralPanels, ellipse: float) -> Array:
-        """Return the log of a bound of ``|f g|`` on a rectangle around an ellipse.
+        """Return the log of a bound of the integrand ``|f g|`` around a panel.
 
-        The ellipse is around a panel, in the complex plane. The result is ``inf`` if no bound is known.
+        The bound holds on a rectangle around an ellipse around the panel, in the complex plane. The result is ``inf``
+        if no bound is known.
         """
         half = 0.5 * (p.high - p.low)
         # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
@@ -491,10 +509,10 @@ class WishartIntegral:
         return self.log_density_size(center, wide, tall) + log_g
 
     def log_density_size(self, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of ``|f|`` on the rectangle (C20).
+        """Return the log of a bound of the density ``|f|`` of ``A`` on the rectangle (C20).
 
-        With ``T = sqrt(r) (t + i v)`` the modulus of ``1 + T^2/r`` is least at the least ``|t|``, and there at
-        ``v^2 = 1 - t^2`` or the nearest possible value.
+        The density is a function of ``1 + T^2/r`` for complex ``T = sqrt(r) (t + i v)``. The modulus of ``1 + T^2/r``
+        is least at the least ``|t|``, and there at ``v^2 = 1 - t^2`` or the nearest possible value.
         """
         t = np.maximum(np.abs(center + self.misalignment) - wide, 0.0) / self.unit
         v2 = np.clip(1.0 - t * t, 0.0, (tall / self.unit) ** 2)
@@ -566,7 +584,8 @@ class WishartIntegral:
     def log_hockey_stick_size(self, threshold: Array, rate: Array, sign: float) -> Array:
         """Return the log of an upper bound of a gain, without a table.
 
-        The gain is ``E[(1 - e^(-rate (U - threshold)))_+]``, or with ``threshold - U`` for ``sign = -1``.
+        The gain is ``E[(1 - e^(-rate (U - threshold)))_+]`` for ``U ~ Gamma(k)``, or with ``threshold - U`` for
+        ``sign = -1``.
         """
         # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and the same below b,
         # where it is at most c b P(U < b) too (C20, gains off the real line)
@@ -721,7 +740,10 @@ class WishartIntegral:
         return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), covered
 
     def log_beyond(self) -> float:
-        """Return the log of a bound of ``P(ln A > 45)``, the probability beyond the panels."""
+        """Return the log of a bound of ``P(ln A > 45)``.
+
+        This is the probability that the ratio ``A`` (module docstring) is beyond all panels.
+        """
         # ln A > 45 iff T > (e^45 - 1 + m)/s >= t. As f decreases like a power, P(T > t) is at most
         # front int_t^inf (u^2/r)^-(r+1)/2 du = front r^((r+1)/2) t^-r / r.
         r = float(self.rank)

@@ -17,7 +17,7 @@ The formulas use ``m`` instead of ``rho = 1 - m``, so a misalignment of 1e-12 ke
 increase with ``rho`` (C10), so the pair at ``m`` dominates every pair with a smaller misalignment.
 
 The same profile is implemented in ball arithmetic for certificates, and in mpmath in
-``tests/reference/wishart.py``.
+:mod:`privproj.reference.wishart`.
 """
 
 import math

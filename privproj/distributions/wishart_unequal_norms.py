@@ -198,8 +198,7 @@ class UnequalNorms:
     def gains_at(self, y: Array, start: Array, side: float) -> Array:
         """Return the gain ``G(tau - side y)`` at every ``y > 0``, of shape ``(n, e)``.
 
-        The gain is computed as a difference of two incomplete gamma functions, or by quadrature if the difference keeps
-        too few digits. A gain below :data:`INVISIBLE_PROBABILITY` is set to 0.
+        ``tau`` is the log of the ratio of norms. A gain below :data:`INVISIBLE_PROBABILITY` is set to 0.
 
         Args:
             y: The distances from ``tau``, of shape ``(n,)``.
@@ -237,9 +236,10 @@ class UnequalNorms:
 
 
 def _sum_over_panels(tails: Array, parts: Array) -> Array:
-    """Return the sums over panels, of shape ``(m, t, e)``.
+    """Return the sums of ``tails`` times ``parts`` over the panels.
 
-    BLAS is avoided, because it would start threads.
+    ``tails`` are probabilities for each misalignment and panel. ``parts`` are increases of the gain for each ratio,
+    panel and epsilon. The result has one sum for each misalignment, ratio and epsilon.
     """
     # Set invisible probabilities to 0, because arithmetic with denormal numbers is slow.
     tails, parts = (np.where(part < INVISIBLE_PROBABILITY, 0.0, part) for part in (tails, parts))

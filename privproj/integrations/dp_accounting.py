@@ -172,8 +172,8 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
 def distributions_of(shapes: list[CoarseDescription], step: float) -> list[Part]:
     """Return distributions that dominate these releases, on a grid with this ``step``.
 
-    ``shapes`` are coarse descriptions of the releases. The distributions dominate in both the add and remove directions
-    (C18: pairs on a grid). ``step`` is in nats.
+    ``shapes`` are the releases, each with its run (:class:`CoarseDescription`). The distributions dominate in both the
+    add and remove directions (C18: pairs on a grid). ``step`` is in nats.
 
     Raises:
         PrecisionError: A grid is too large.

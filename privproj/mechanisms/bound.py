@@ -146,9 +146,9 @@ class Bound:
     def default_relation(self) -> str | None:
         """The neighboring relation if none is given.
 
-        It is the default of the mechanism if the bound holds under that relation. Otherwise it is zero-out, because
-        the number of records is public under zero-out, as it is under replace. None means the default of the sampling
-        scheme.
+        The value is the default of the mechanism if the bound holds under that relation. Otherwise it is zero-out,
+        because the number of records is public under zero-out, as it is under replace. None means the default of the
+        sampling scheme.
         """
         default = self.mechanism.default_relation
         return default if default is None or default in self.relations else NeighboringRelation.ZERO_OUT
@@ -156,7 +156,7 @@ class Bound:
     def is_exact(self, mechanism: Mechanism) -> bool:
         """Return whether the bound is exact at these parameters.
 
-        It is exact if two neighboring datasets attain it for an adversary who observes the release only.
+        An exact bound is attained by two neighboring datasets, for an adversary who observes the release only.
         """
         return self.exact(mechanism) if callable(self.exact) else self.exact is True
 

@@ -53,7 +53,8 @@ class PublicSketch(NoisyMechanism):
     def lift(self) -> Lift | None:
         """Return the noise and projection error of the update ``Y A`` (C38).
 
-        ``Y`` is the sketch ``Q A^T + N``, and the mean of ``Y A`` is ``Q``.
+        ``Y`` is the sketch ``Q A^T + N`` of the data ``Q``, with the sketching matrix ``A`` and the noise ``N``. The
+        mean of ``Y A`` is ``Q``.
 
         Returns:
             The two ratios, or None if ``dim`` is None.
@@ -66,8 +67,8 @@ class PublicSketch(NoisyMechanism):
 def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    It is ``mu^2 |A u|^2`` for a unit vector ``u``, in units of the noise variance. ``mu`` is the ratio of sensitivity
-    to noise before sketching, and may be an array.
+    The result is ``mu^2 |A u|^2`` for the sketching matrix ``A`` and a unit vector ``u``, in units of the noise
+    variance. ``mu`` is the ratio of sensitivity to noise before sketching, and may be an array.
     """
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).

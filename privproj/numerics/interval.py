@@ -82,7 +82,8 @@ class LazyEnclosure(Enclosure):
 def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
     """Return the margin in nats by which :func:`widen_outward` moves each end (C20).
 
-    The arguments are those of :func:`widen_outward`, or arrays. The function is a kernel.
+    The arguments are those of :func:`widen_outward`, or arrays. The function is a kernel
+    (:mod:`privproj.numerics.jit`).
     """
     # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
     return (
@@ -151,7 +152,7 @@ def next_up(x: float) -> float:
 def rounded_log_delta(log_delta: float) -> float:
     """Return ``log_delta`` rounded up to a multiple of :data:`LOG_DELTA_STEP`.
 
-    Values below :data:`LEAST_LOG_ROUNDED` are not rounded. The function is a kernel.
+    Values below :data:`LEAST_LOG_ROUNDED` are not rounded. The function is a kernel (:mod:`privproj.numerics.jit`).
     """
     return math.ceil(log_delta / LOG_DELTA_STEP) * LOG_DELTA_STEP if log_delta > LEAST_LOG_ROUNDED else log_delta
 
@@ -159,7 +160,8 @@ def rounded_log_delta(log_delta: float) -> float:
 def digits_below(x: float, digits: int = RESULT_DIGITS) -> float:
     """Return the largest number with ``digits`` significant digits that is at most ``x``.
 
-    ``x`` is at least 0, and values below :data:`LEAST_ROUNDED` give 0. The function is a kernel.
+    ``x`` is at least 0, and values below :data:`LEAST_ROUNDED` give 0. The function is a kernel
+    (:mod:`privproj.numerics.jit`).
     """
     if not LEAST_ROUNDED <= x < math.inf:
         return x if x > 1.0 else 0.0
@@ -169,7 +171,7 @@ def digits_below(x: float, digits: int = RESULT_DIGITS) -> float:
 def digits_above(x: float, digits: int = RESULT_DIGITS) -> float:
     """Return the least number with ``digits`` significant digits that is at least ``x``.
 
-    ``x`` is at least 0. The function is a kernel.
+    ``x`` is at least 0. The function is a kernel (:mod:`privproj.numerics.jit`).
     """
     if not 0.0 < x < math.inf:
         return x

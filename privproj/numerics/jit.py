@@ -84,7 +84,7 @@ def over_rows(
 ) -> tuple[Array, Array]:
     """Return both values of ``kernel(first_i, rows_i)`` for every ``i``, as two arrays.
 
-    Many rows run as machine code. Its values equal those of plain Python up to rounding, and do not depend on
+    Many rows run as machine code. The values equal those of plain Python up to rounding, and do not depend on
     ``threads``.
 
     Args:

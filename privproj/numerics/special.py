@@ -8,7 +8,8 @@ Notation: ``phi`` and ``Phi`` are the density and the distribution function of t
 ``R(x) = (1 - Phi(x)) / phi(x)`` is the Mills ratio, ``B ~ Beta(a, b)`` with ``n = a + b``, and ``U ~ Gamma(a)``. Logs
 are natural. The relative errors are within the margins of :mod:`privproj.numerics.interval` (measured).
 
-The same functions are implemented in ball arithmetic for certificates, and in mpmath in ``tests/reference/special.py``.
+The same functions are implemented in ball arithmetic for certificates, and in mpmath in
+:mod:`privproj.reference.special`.
 """
 
 import math
@@ -83,7 +84,8 @@ def mills_slope(x):
 def mills_drop(u, mu):
     """Return the difference ``R(u) - R(u + mu)`` of the Mills ratio for ``mu > 0``.
 
-    If the difference would cancel, it is the integral of ``-R'`` by a three-point Gauss rule.
+    If the subtraction would lose digits, the integral of ``-R'`` over ``[u, u + mu]`` is computed by a three-point
+    Gauss rule instead.
     """
     if mu >= 0.01 * max(1.0, fabs(u)):
         return mills(u) - mills(u + mu)
@@ -104,7 +106,7 @@ def log_normal_density(u):
 def stirling_remainder(z):
     """Return the remainder of Stirling's formula for ``z > 0``.
 
-    It is ``ln Gamma(z) - [(z - 1/2) ln z - z + ln sqrt(2 pi)]``.
+    The result is ``ln Gamma(z) - [(z - 1/2) ln z - z + ln sqrt(2 pi)]``.
     """
     if z < 10.0:
         return lgamma(z) - ((z - 0.5) * log(z) - z + LOG_SQRT_2PI)
@@ -149,7 +151,7 @@ def beta_excess(a, b, x, y):
 def beta_constant(a, b):
     """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/(a+b)``, with ``y = 1 - x``.
 
-    It is symmetric in ``a`` and ``b``.
+    The result is symmetric in ``a`` and ``b``.
     """
     # R(n) - R(a) - R(b) + ln(a b/n)/2 - ln sqrt(2 pi): the large terms cancel algebraically.
     remainder = stirling_remainder(a + b) - stirling_remainder(a) - stirling_remainder(b)
@@ -164,7 +166,7 @@ def beta_tail_scale(a, b):
 def beta_deviance(a, b, x, y):
     """Return ``a ln(n x/a) + b ln(n y/b)`` for ``x + y = 1``, with ``n = a + b``.
 
-    It is at most 0, and 0 at the mean.
+    The result is at most 0, and 0 at the mean.
     """
     n = a + b
     # a [ln(1 + e/a) - e/a] + b [ln(1 - e/b) + e/b], e = n x - a
@@ -300,7 +302,7 @@ def gamma_series(a, ratio, most):
 def gamma_fraction(a, excess, most):
     """Return ``P(U > u) / [u^a e^-u / Gamma(a)]`` for ``U ~ Gamma(a)``.
 
-    It is computed by a continued fraction. The result is -1 if ``most`` terms do not suffice.
+    The result is computed by a continued fraction. The result is -1 if ``most`` terms do not suffice.
 
     Args:
         a: The shape.

@@ -202,6 +202,6 @@ class ComposedRule:
     def log_delta(self, eps: float) -> Enclosure:
         """Return ``ln delta(eps)`` by root finding; the lower end is ``-inf`` (unknown).
 
-        It is the inverse of :meth:`epsilon`.
+        The result is the inverse of :meth:`epsilon`.
         """
         return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol=1e-15))

@@ -53,7 +53,7 @@ def delta_value(log_delta: float) -> float:
 def log10_value(log_delta: float) -> float:
     """Return the ``log10_delta`` that is printed for a log delta, at most 0.
 
-    It is rounded up.
+    The result is rounded up.
     """
     return min(0.0, log_delta / math.log(10.0) + 8e-16 * abs(log_delta))
 
@@ -79,7 +79,7 @@ def _is_printed_within(target: Target, log_delta: float) -> bool:
 def floor_log_delta(target: Target) -> float:
     """Return the largest log delta for which :func:`is_within` holds.
 
-    It is usually a multiple of 2^-36.
+    The result is usually a multiple of 2^-36.
     """
     point = rounded_log_delta(target.log_delta)
     # Each point is rounded already. The next one is the next smaller multiple, or the next double if logs are not
@@ -203,8 +203,8 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = R
 def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
     """Return whether both conversions meet the target.
 
-    They do if ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24). For a rule ``eps(delta)`` only epsilon is
-    evaluated.
+    The target ``(e, d)`` is met if ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24). For a rule
+    ``eps(delta)`` only epsilon is evaluated.
     """
     most = target.epsilon * (1.0 - margin)
     if not leads_with_epsilon(curve):

@@ -182,8 +182,8 @@ class PrivacyProfile:
         * batches of fixed size under replace (Balle, Barthe, Gaboardi 2018, Theorem 9);
         * Poisson sampling under add-remove and zero-out, in the remove direction.
 
-        Under Poisson sampling, the delta of the add direction is ``w delta_0(ln(t q/w))`` with ``t = e^eps`` and ``w =
-        1 - (1-q) t``. It is never larger, because ``w <= q`` and ``t q/w >= 1 + (t-1)/q``.
+        Under Poisson sampling, the delta of the add direction is ``w delta_0(ln(t q/w))`` with ``t = e^eps`` and
+        ``w = 1 - (1-q) t``. This delta is never larger, because ``w <= q`` and ``t q/w >= 1 + (t-1)/q``.
         """
 
         # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), moved outward by a relative 1e-15 of the inner epsilon and by 1e-15.
@@ -220,7 +220,7 @@ class PrivacyProfile:
     def epsilon_below(self, log_delta: float, near: float) -> float:
         """Return a lower bound of ``eps(delta)`` in nats.
 
-        It is an epsilon at which the lower end of ``log_delta`` exceeds delta. The search starts at ``near``.
+        The result is an epsilon at which the lower end of ``log_delta`` exceeds delta. The search starts at ``near``.
         """
         # a tenth of the last digit of a reported epsilon
         rtol = 0.1 * 10.0**-self.digits
@@ -238,7 +238,7 @@ _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSIL
 def amplified_epsilon(eps: float, rate: float) -> float:
     """Return the epsilon at which the profile without sampling is evaluated (C17).
 
-    For the delta of a sampled release at ``eps``, it is ``ln(1 + (e^eps - 1)/q)`` at the sampling rate ``q``.
+    For the delta of a sampled release at ``eps``, the result is ``ln(1 + (e^eps - 1)/q)`` at the sampling rate ``q``.
     """
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)
@@ -249,7 +249,7 @@ def amplified_epsilon(eps: float, rate: float) -> float:
 class _RunRepresentation(Protocol):
     """A bound that accounts for a run without a privacy profile of one release.
 
-    Examples are a Renyi curve, an ``(eps, delta)`` rule and a good event.
+    Examples are a Renyi curve, an ``(eps, delta)`` rule, and a rule that adds the probability of a rare event.
     """
 
     def over_run(self, run: Run, /) -> Curve:

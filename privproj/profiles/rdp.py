@@ -40,7 +40,8 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
 
     The release is a Gaussian mixture (C15). At integer orders ``a``,
     ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` (Mironov, Talwar, Zhang 2019, Section
-    3.3, averaged over ``S``). This is the remove direction; the add direction is never larger.
+    3.3, averaged over ``S``). The formula is for the remove direction; the divergence in the add direction is never
+    larger.
 
     Args:
         log_moment: Map from ``j`` to ``ln E exp(j (j-1) S / 2)``, where ``S`` is the squared sensitivity over the noise
@@ -230,7 +231,7 @@ class OneOrder:
 
     @property
     def log_share(self) -> float:
-        """The term ``ln(1 - 1/alpha)``, computed from ``alpha - 1`` without cancellation."""
+        """The term ``ln(1 - 1/alpha)`` for the order ``alpha``, without cancellation."""
         return math.log((self.order - 1.0) / self.order)
 
     def price(self, log_delta: float) -> float:

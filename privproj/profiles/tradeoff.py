@@ -2,8 +2,9 @@
 
 An adversary tests which of two neighboring datasets was used, given the output of a run. The trade-off function
 ``f(a)`` is the least false negative rate at the false positive rate ``a``. A profile ``delta(eps)`` that holds in both
-directions bounds it from below (Dong, Roth, Su 2022). Every epsilon gives a valid bound, and a search finds the best
-one. The risk is a pure function of the curve, so that a calibration to a risk agrees with the reported risk (C30).
+directions bounds the trade-off function from below (Dong, Roth, Su 2022). Every epsilon gives a valid bound, and a
+search finds the best one. The risk is a pure function of the curve, so that a calibration to a risk agrees with the
+reported risk (C30).
 """
 
 import math
@@ -41,11 +42,11 @@ def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0)
 
 
 def tradeoff(curve: Curve, rates: Sequence[float]) -> list[float]:
-    """Return lower bounds of the false negative rate ``f(a)`` of every test.
+    """Return lower bounds of the false negative rate of every test.
 
     Args:
         curve: The privacy curve of a run.
-        rates: False positive rates ``a``.
+        rates: False positive rates.
     """
     return [max(0.0, 1.0 - hit - UNIT) for hit in true_positive_rates(curve, rates)]
 
@@ -112,8 +113,8 @@ def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
 def risk_of(curve: Curve, target: RiskTarget) -> float:
     """Return the attack risk that is reported for a curve (C30).
 
-    The risk is the true positive rate at the false positive rate of the target. If the target has none, it is the
-    advantage.
+    The risk is the true positive rate at the false positive rate of the target. If the target has no false positive
+    rate, the risk is the advantage.
     """
     return advantage(curve) if target.fpr is None else true_positive_rates(curve, [target.fpr])[0]
 

@@ -26,7 +26,7 @@ def adaptive_count_shift(adaptive_clipping_sigma: Real) -> Real:
 def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
     """Return delta of one Poisson-subsampled release at ``eps >= 0`` and rate ``q``.
 
-    It is the larger delta of the add and the remove direction (C17: subsampling). ``profile`` is the profile
+    The result is the larger delta of the add and the remove direction (C17: subsampling). ``profile`` is the profile
     ``delta_0`` of the release without sampling, for positive and negative ``eps``. The deltas are
 
     * remove: ``q delta_0(ln(1 + (e^eps - 1)/q))``,
@@ -143,7 +143,7 @@ def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
 def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
     """Return delta at ``eps`` of a ``(rho, omega)``-tCDP release.
 
-    The function is the inverse of :func:`concentrated_epsilon`; it is 1 for ``eps <= rho``.
+    The function is the inverse of :func:`concentrated_epsilon`; the result is 1 for ``eps <= rho``.
     """
     eps = mp.mpf(eps)
     if eps <= rho:
@@ -170,9 +170,10 @@ def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
 def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf) -> Real:
     """Return ``eps`` at ``delta`` by basic or advanced composition.
 
-    It is the ``eps`` of ``steps`` releases. ``rule(delta)`` is the ``eps`` of one release, which is valid only if it is
-    below ``limit``. For ``T`` steps, basic composition uses the rule at ``delta/T``. Advanced composition uses the rule
-    at ``(1 - share) delta/T`` with the slack ``share delta``, for the best ``share``. The smaller result is returned.
+    The result is the ``eps`` of ``steps`` releases. ``rule(delta)`` is the ``eps`` of one release, which is valid only
+    if it is below ``limit``. For ``T`` steps, basic composition uses the rule at ``delta/T``. Advanced composition uses
+    the rule at ``(1 - share) delta/T`` with the slack ``share delta``, for the best ``share``. The smaller result is
+    returned.
     """
     delta = mp.mpf(delta)
     if steps == 1:

@@ -61,7 +61,7 @@ def log_gamma(a: Real, prec: int) -> Real:
 def beta_density(a: Real, b: Real, t: Real) -> Real:
     """Return the density of ``t = ln(B/(1-B))`` for ``B ~ Beta(a, b)``.
 
-    It is ``B^a (1-B)^b / Beta(a, b)``.
+    The result is ``B^a (1-B)^b / Beta(a, b)``.
     """
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
         return mp.exp(-a * mp.log(1 + mp.exp(-t)) - b * mp.log(1 + mp.exp(t)) - _log_beta(a, b, mp.mp.prec))
@@ -148,7 +148,7 @@ def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
 def _gaussian_delta_slope(eps: Real, x: Real) -> Real:
     """Return the derivative of the Gaussian delta ``h_eps(x)`` with respect to ``x``.
 
-    It is ``phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``, with the standard normal density ``phi``.
+    The result is ``phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``, with the standard normal density ``phi``.
     """
     mu = mp.sqrt(x)
     return normal_density(mu / 2 - eps / mu) / (2 * mu)
@@ -175,7 +175,11 @@ def expected_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
 
 
 def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: Real) -> Real:
-    """Return the mean of ``h_eps(X)`` times the indicator of ``X <= cut``."""
+    """Return the mean of ``h_eps(X)`` over values of ``X`` up to ``cut``.
+
+    The mean is not divided by ``P(X <= cut)``. ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise
+    ``sqrt(x)``.
+    """
     return integrate_below(
         lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)),
         distribution.coordinate(cut),
@@ -205,8 +209,8 @@ def _tangent_crossing(eps: Real, p: Real) -> Real:
 def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) -> Real:
     """Return ``E[g_p(X)]`` for a convex function ``g_p`` above ``h_eps``.
 
-    The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a point ``c``. ``g_p`` equals ``h_eps`` up to ``c``, and the
-    tangent beyond.
+    ``h_eps`` is the Gaussian delta at a squared sensitivity. The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a
+    point ``c``. ``g_p`` equals ``h_eps`` up to ``c``, and the tangent beyond.
     """
     c = _tangent_crossing(eps, p)
     tail, moment = distribution.tail(c), distribution.moment(c)

@@ -45,7 +45,7 @@ def gdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
 def two_sided_tail(epsilon: Real, noise_multiplier: Real) -> Real:
     """Return the two-sided tail of one Gaussian release, an upper bound on delta.
 
-    It is ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)`` with ``mu = 1/z`` for the noise multiplier ``z``.
+    The result is ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)`` with ``mu = 1/z`` for the noise multiplier ``z``.
     """
     return two_sided(epsilon, gaussian_mu(noise_multiplier))
 

@@ -99,8 +99,9 @@ def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> Ref
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """Return delta of M1 for a difference of rank one and a known projection.
 
-    Delta is ``E[h_eps(mu^2 U (U + Y)/r^2)]``. ``U`` and ``Y`` are independent chi-square variables with ``r`` and
-    ``d - 1`` degrees of freedom. See C4 (random sensitivity) and C7 (distributions) in docs/proofs.md.
+    Delta is ``E[h_eps(mu^2 U (U + Y)/r^2)]``, where ``h_eps`` is the Gaussian delta at a squared sensitivity. ``U`` and
+    ``Y`` are independent chi-square variables with ``r`` and ``d - 1`` degrees of freedom. See C4 (random sensitivity)
+    and C7 (distributions) in docs/proofs.md.
     """
     return expected_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
@@ -108,8 +109,8 @@ def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier:
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """Return the bound on delta of M1 for differences of any rank.
 
-    The result is :func:`any_rank_delta` for the squared sensitivity ``mu^2 U (U + Y)/r^2`` of
-    :func:`known_projection_rank1`. See C5 (any rank) in docs/proofs.md.
+    The result is :func:`any_rank_delta` for the squared sensitivity of :func:`known_projection_rank1`. See C5 (any
+    rank) in docs/proofs.md.
     """
     return any_rank_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
@@ -117,8 +118,8 @@ def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real)
 def _norm_radius(dim: int, rank: int) -> Function:
     """Return a bound on the operator norm of the Wishart matrix, as a function.
 
-    The function maps ``ln d0`` to ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r``, which the norm exceeds with
-    probability at most ``d0``. See C16 (good events) in docs/proofs.md.
+    The function maps the log of a probability ``d0`` to ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r``. The norm
+    exceeds this number with probability at most ``d0``. See C16 (good events) in docs/proofs.md.
     """
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
@@ -162,8 +163,9 @@ def secret_projection(
     """Return delta of a vector release of M1 with a secret projection.
 
     Delta is ``E[h_eps(shift^2)]`` for the random sensitivity over noise ``shift = S (c + xi)`` with ``xi ~ N(0, 1)``.
-    Let ``g`` be a chi-square variable divided by its ``r`` degrees of freedom, and ``m`` the misalignment. With
-    ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s`` and ``tau^2 = sigma^2 + g/r``,
+    ``h_eps`` is the Gaussian delta at a squared sensitivity. Let ``g`` be a chi-square variable divided by its ``r``
+    degrees of freedom, and ``m`` the misalignment. With ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s`` and
+    ``tau^2 = sigma^2 + g/r``,
 
         S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,
 
@@ -205,7 +207,10 @@ def secret_projection(
 
 
 def _residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Real:
-    """Return the distance of two residuals with these norms and this misalignment."""
+    """Return the distance of two residuals with these norms and this misalignment.
+
+    A residual is the part of the differing column orthogonal to the other columns.
+    """
     # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
 
@@ -222,8 +227,9 @@ def residual(
 ) -> Real:
     """Return delta of the residual of one differing column of M1.
 
-    It is the delta of the vector Wishart mechanism in dimension ``d - k`` at rank ``r - k``, where ``k`` is
-    ``span_dim``. The norms of the two neighboring residuals may differ. See C13 (one changed column) in docs/proofs.md.
+    The result is the delta of the vector Wishart mechanism in dimension ``d - k`` at rank ``r - k``, where ``k`` is
+    ``span_dim``. The residual is the part of the column orthogonal to the other columns. The norms of the two
+    neighboring residuals may differ. See C13 (one changed column) in docs/proofs.md.
     """
     first = mp.mpf(residual_norm)
     ratio = first / mp.mpf(residual_norm if other_residual_norm is None else other_residual_norm)
@@ -243,9 +249,9 @@ def column_exact(
 ) -> Real:
     """Return delta of one differing column of M1 if one part of the loss is zero.
 
-    For ``k = span_dim = 0`` there is only the loss of the residual. For ``r <= k``, or if the residuals are equal,
-    there is only the Gaussian loss, with the squared sensitivity of :func:`known_projection_rank1`. See C13 (one
-    changed column) in docs/proofs.md.
+    The residual is the part of the column orthogonal to the other columns. For ``k = span_dim = 0`` there is only the
+    loss of the residual. For ``r <= k``, or if the residuals are equal, there is only the Gaussian loss, with the
+    squared sensitivity of :func:`known_projection_rank1`. See C13 (one changed column) in docs/proofs.md.
     """
     if span_dim == 0 and shift_in_span == 0:
         return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
@@ -308,11 +314,11 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return ``eps`` of one differing column of M1, the sum over parts of the loss.
+    """Return ``eps`` of one differing column of M1: the sum for both parts of the loss.
 
     ``split`` is the fraction of delta for the loss of the residual. It is divided equally between the variables ``A``
-    and ``W`` of this loss. Half of the rest is the delta of the Gaussian part. The other half is for the events in
-    which :func:`_shift_bound` fails. See C13 (one changed column) in docs/proofs.md.
+    and ``W`` of this loss (:func:`_column_loss`). Half of the rest is the delta of the Gaussian part. The other half is
+    for the events in which :func:`_shift_bound` fails. See C13 (one changed column) in docs/proofs.md.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
@@ -383,7 +389,8 @@ def residual_published(
 ) -> Real:
     """Return ``eps`` of the residual of one differing column, as published (Lemma 2).
 
-    It is the ``eps`` of Theorem 1 of arXiv 2601.21719 in dimension ``d - k`` at rank ``r - k``, where ``k = span_dim``.
+    The result is the ``eps`` of Theorem 1 of arXiv 2601.21719 in dimension ``d - k`` at rank ``r - k``, where
+    ``k = span_dim``.
     """
     return wishart.quantile(delta, dim - span_dim, rank - span_dim, residual_misalignment, split)
 

@@ -29,8 +29,8 @@ def _captured_distribution(
 ) -> ReferenceDistribution:
     """Return the distribution of the squared sensitivity ``X`` for rank one.
 
-    ``X`` is ``mu^2 B``, in units of the noise variance. A count for adaptive clipping adds a constant (C31: adaptive
-    clipping). See C7 (distributions) in docs/proofs.md.
+    ``X`` is ``mu^2 B``, in units of the noise variance; ``B`` is the squared norm of a projected unit vector. A count
+    for adaptive clipping adds a constant (C31: adaptive clipping). See C7 (distributions) in docs/proofs.md.
     """
     energy = beta_distribution(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
     return shifted_distribution(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
@@ -41,7 +41,8 @@ def exact_rank1(
 ) -> Real:
     """Return delta of M2 for a difference of rank one, ``E[h_eps(mu^2 B)]``.
 
-    For ``r = d`` delta is that of the Gaussian mechanism. See C4 (random sensitivity) in docs/proofs.md.
+    For ``r = d`` delta is that of the Gaussian mechanism. See C4 (random sensitivity) in docs/proofs.md. ``h_eps`` is
+    the Gaussian delta, and ``B`` is the squared norm of a projected unit vector.
     """
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
@@ -58,8 +59,9 @@ def rank_free(
 ) -> Real:
     """Return the bound on delta of one release of M2 for differences of any rank.
 
-    The bound is :func:`any_rank_delta` for the squared sensitivity ``mu^2 B``. If the sampling rate is below 1, the
-    bound includes amplification by Poisson sampling (C17: subsampling). See C5 (any rank) in docs/proofs.md.
+    The bound is :func:`any_rank_delta` for the squared sensitivity ``mu^2 B``, where ``B`` is the squared norm of a
+    projected unit vector. If the sampling rate is below 1, the bound includes amplification by Poisson sampling (C17:
+    subsampling). See C5 (any rank) in docs/proofs.md.
     """
     if rank == dim:
         mu = gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma)
@@ -75,15 +77,19 @@ def rank_free(
 
 
 def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
-    """Return :func:`exact_rank1` as a function of ``mu``, the sensitivity over noise."""
+    """Return delta of M2 for a difference of rank one (:func:`exact_rank1`).
+
+    ``mu`` is the sensitivity over noise.
+    """
     return exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
 
 
 def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real, sharp: bool) -> Real:
     """Return ``G(eps; mu sqrt(tau)) + k P(B > tau)``, a bound on delta.
 
-    If ``sharp`` is False, the two-sided tail ``T(eps; mu sqrt(tau))`` replaces ``G``. It is the probability that the
-    absolute privacy loss exceeds ``eps``. See C16 (good events) in docs/proofs.md.
+    ``G`` is the Gaussian profile, and ``B`` is the squared norm of a projected unit vector. If ``sharp`` is False, the
+    two-sided tail ``T(eps; mu sqrt(tau))`` replaces ``G``. It is the probability that the absolute privacy loss exceeds
+    ``eps``. See C16 (good events) in docs/proofs.md.
     """
     profile = gaussian_delta if sharp else two_sided
     half = mp.mpf(1) / 2
@@ -145,8 +151,8 @@ def beta_tail_published(
 ) -> Real:
     """Return the published bound on delta, ``T(eps; mu sqrt(tau)) + k P(B > tau)``.
 
-    ``T`` is the two-sided Gaussian tail, and ``k`` is ``change_rank``. If ``tau`` is None, the bound is minimized over
-    ``tau``. See C16 (good events) in docs/proofs.md.
+    ``T`` is the two-sided Gaussian tail, ``k`` is ``change_rank``, and ``B`` is the squared norm of a projected unit
+    vector. If ``tau`` is None, the bound is minimized over ``tau``. See C16 (good events) in docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False, tau=tau)
 
@@ -156,8 +162,8 @@ def beta_tail_sharp(
 ) -> Real:
     """Return the sharper bound on delta, ``G(eps; mu sqrt(tau)) + k P(B > tau)``.
 
-    ``k`` is ``change_rank``. If ``tau`` is None, the bound is minimized over ``tau``. See C16 (good events) in
-    docs/proofs.md.
+    ``G`` is the Gaussian profile, ``k`` is ``change_rank``, and ``B`` is the squared norm of a projected unit vector.
+    If ``tau`` is None, the bound is minimized over ``tau``. See C16 (good events) in docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True, tau=tau)
 
@@ -166,8 +172,9 @@ def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, chang
     """Return the bound on delta of a run of M2 by a good event.
 
     The bound is the minimum of ``T k P(B > tau) + G(eps; mu sqrt(T tau))`` over ``tau``, for ``T`` steps and
-    ``k = change_rank``. Without sampling, the bounds ``good-event`` and ``good-event-q`` have this value. See C16 (good
-    events) in docs/proofs.md.
+    ``k = change_rank``. ``G`` is the Gaussian profile, and ``B`` is the squared norm of a projected unit vector.
+    Without sampling, the bounds ``good-event`` and ``good-event-q`` have this value. See C16 (good events) in
+    docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
@@ -177,8 +184,8 @@ def _good_event_split(
 ) -> Real:
     """Return ``eps`` at ``delta`` of the good-event bound, for a given split of delta.
 
-    ``split`` is the fraction of delta for ``T k P(B > tau)``, and "even" means one half. The rest is for the Gaussian
-    profile ``G(eps; mu sqrt(T tau))``. The symbols are those of :func:`good_event`.
+    ``split`` is the fraction of delta for the probability ``T k P(B > tau)``, and "even" means one half. The rest is
+    for the Gaussian profile ``G(eps; mu sqrt(T tau))``. The symbols are those of :func:`good_event`.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     a, b, bad = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(delta) * share / (steps * change_rank)

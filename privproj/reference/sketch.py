@@ -1,8 +1,8 @@
 """Compute references for secret Gaussian sketches with noise in mpmath.
 
 A sketch of a matrix ``Q`` is ``Q A^T`` plus noise, with a secret Gaussian matrix ``A`` of ``r`` rows (``rank``).
-``Gamma`` is ``(lam + sigma_g^2/sigma_A^2) / B``. ``lam`` is a lower bound of the eigenvalues of ``Q Q^T``, ``sigma_g``
-and ``sigma_A`` are the standard deviations of the noise and of the entries of ``A``, and ``B`` is the largest Frobenius
+``Gamma`` is ``(lam + sigma_g^2/sigma_A^2) / B``. ``lam`` is a lower bound of the eigenvalues of ``Q Q^T``. ``sigma_g``
+and ``sigma_A`` are the standard deviations of the noise and of the entries of ``A``. ``B`` is the largest Frobenius
 norm of the difference of ``Q Q^T`` between neighbors. See C14 (the secret sketch) in docs/proofs.md.
 """
 
@@ -114,7 +114,7 @@ def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
     """Return the exact delta of a secret sketch for a rank-one difference.
 
-    It is the larger delta of the two directions. Let ``nu = 1/Gamma``. In one direction delta is
+    The result is the larger delta of the two directions. Let ``nu = 1/Gamma``. In one direction delta is
     ``F(w) - e^eps F(w/(1+nu))`` with ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu``, or 0 unless ``w > 0``. ``F`` is the
     chi-square distribution function with ``r`` degrees of freedom. In the other direction ``-nu/(1+nu)`` replaces
     ``nu``, and the upper tail replaces ``F``. For several releases and layers, ``r`` is multiplied by their numbers.

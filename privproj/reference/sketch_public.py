@@ -25,8 +25,8 @@ def exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
 def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
     """Return the bound on delta of a public sketch for differences of any rank.
 
-    It is :func:`any_rank_delta` of the squared sensitivity ``mu^2 Y/r``, where ``mu = 1/z``, and ``Y`` is chi-square
-    with ``r`` degrees of freedom. See C5 (any rank) and C7 (distributions) in docs/proofs.md.
+    The result is :func:`any_rank_delta` of the squared sensitivity ``mu^2 Y/r``, where ``mu = 1/z``, and ``Y`` is
+    chi-square with ``r`` degrees of freedom. See C5 (any rank) and C7 (distributions) in docs/proofs.md.
     """
     return any_rank_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
@@ -34,8 +34,8 @@ def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
     """Return the minimum of ``n d0 + G(eps; mu radius(ln d0))`` over ``d0``.
 
-    This is a bound on delta (C16: good events). A random factor of the sensitivity exceeds ``radius(ln d0)`` with
-    probability at most ``d0``, in each of ``n = count`` releases. ``G(eps; mu)`` is the Gaussian profile.
+    The result is a bound on delta (C16: good events). In each of ``n = count`` releases, a random factor of the
+    sensitivity exceeds ``radius(ln d0)`` with a probability of at most ``d0``. ``G(eps; mu)`` is the Gaussian profile.
     """
 
     def total(s: Real) -> Real:

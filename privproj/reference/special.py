@@ -25,8 +25,8 @@ def normal_density(x: Real) -> Real:
 def gaussian_delta(eps: Real, mu: Real) -> Real:
     """Return the Gaussian profile at ``eps`` for the sensitivity over noise ``mu``.
 
-    It is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3: Gaussian profile), computed with guard digits because
-    the terms cancel.
+    The result is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3: Gaussian profile), computed with guard digits
+    because the terms cancel.
     """
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     if mu == 0:
@@ -39,8 +39,8 @@ def gaussian_delta(eps: Real, mu: Real) -> Real:
 def two_sided(eps: Real, mu: Real) -> Real:
     """Return the two-sided tail ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)``.
 
-    It is the probability that the absolute privacy loss exceeds ``eps``, and an upper bound of the Gaussian profile
-    (C3: Gaussian profile).
+    The result is the probability that the absolute privacy loss exceeds ``eps``, and an upper bound of the Gaussian
+    profile (C3: Gaussian profile).
     """
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     return normal_tail(eps / mu - mu / 2) + normal_tail(eps / mu + mu / 2)
@@ -49,8 +49,8 @@ def two_sided(eps: Real, mu: Real) -> Real:
 def beta_lower(a: Real, b: Real, x: Real) -> Real:
     """Return ``I_x(a, b) = P(Beta(a, b) <= x)``, for integers ``2a`` and ``2b``.
 
-    It is ``x^a (1-x)^b / (a Beta(a, b))`` times the hypergeometric series ``2F1(1, a+b; a+1; x)``, whose terms are
-    positive. The sum is computed in fixed-point integers.
+    The result is ``x^a (1-x)^b / (a Beta(a, b))`` times the hypergeometric series ``2F1(1, a+b; a+1; x)``, whose terms
+    are positive. The sum is computed in fixed-point integers.
     """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     bits = mp.mp.prec + 40

@@ -52,8 +52,9 @@ def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Re
 def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
     """Return delta of one pair of vectors, ``P(A <= 0) + E[g(A); A > 0]``.
 
-    ``g(A)`` is :func:`_conditional_gain`. The integral is over ``x = ln kappa - ln A``, split at 0 and at the zero of
-    the ``w`` in that function. See C9 (exact profile) and C12 (unequal norms) in docs/proofs.md.
+    ``A`` and ``kappa`` are defined in the module docstring, and ``g(A)`` is :func:`_conditional_gain`. The integral is
+    over ``x = ln kappa - ln A``, split at 0 and at the zero of the ``w`` in that function. See C9 (exact profile) and
+    C12 (unequal norms) in docs/proofs.md.
     """
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
@@ -76,7 +77,7 @@ def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kapp
 def _infinite_part(rank: int, m: Real) -> Real:
     """Return ``P(A <= 0)``, the probability of an infinite loss.
 
-    It is ``p = P(Beta(r/2, 1/2) < m (2-m))/2`` for ``m <= 1``, else ``1 - p``. See C9 (exact profile) in
+    The result is ``p = P(Beta(r/2, 1/2) < m (2-m))/2`` for ``m <= 1``, else ``1 - p``. See C9 (exact profile) in
     docs/proofs.md.
     """
     half = beta_tail(mp.mpf(1) / 2, mp.mpf(rank) / 2, 1 - m * (2 - m)) / 2
@@ -86,7 +87,7 @@ def _infinite_part(rank: int, m: Real) -> Real:
 def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Real, size: Real) -> Real:
     """Return the integral over all ``x``, split at 0 and at one more point.
 
-    This point is ``x = -shifted/a`` with ``a = (d+1-r)/2``. It is the zero of ``eps - b`` in :func:`_conditional_gain`.
+    This point ``x = -shifted/a``, with ``a = (d+1-r)/2``, is the zero of ``eps - b`` in :func:`_conditional_gain`.
     """
     a = mp.mpf(dim + 1 - rank) / 2
     start = mp.log(mp.sqrt(size / rank) + size)
@@ -148,8 +149,8 @@ def _worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, lo
 def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
     """Return an interval that contains ``A`` except with probability ``delta_t``.
 
-    It is ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` with ``P(|T| > t) = delta_t`` for Student's t variable ``T``. See C11
-    (quantile bounds, early theorem) in docs/proofs.md.
+    The result is ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` with ``P(|T| > t) = delta_t`` for Student's t variable ``T``. See
+    C11 (quantile bounds, early theorem) in docs/proofs.md. ``rho`` is ``1 - m``, and ``r`` is the rank.
     """
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach
@@ -158,9 +159,9 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return a bound on the loss except with probability ``delta_t + delta_w``.
 
-    It is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). ``A`` is
-    outside of its quantile with probability ``delta_t``, and ``W`` with probability ``delta_w``. The result is infinite
-    if the quantile of ``A`` is not positive.
+    The bound is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). Of the
+    variables ``A`` and ``W`` in the loss, ``A`` is outside of its quantile with probability ``delta_t``, and ``W`` with
+    probability ``delta_w``. The result is infinite if the quantile of ``A`` is not positive.
     """
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
@@ -173,7 +174,7 @@ def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -
 def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return the largest loss outside an event of probability ``delta_t + delta_w``.
 
-    It is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem). The loss is
+    The result is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem). The loss is
     ``(d+1-r)/2 ln A + (W/2)(1/A - 1)``. ``A`` is outside of an interval with probability ``delta_t``, and ``W`` is
     outside of an interval with probability ``delta_w``. The interval of ``W`` is one-sided or two-sided, whichever
     gives the smaller result. The result is infinite if the interval of ``A`` contains numbers up to 0.
@@ -188,7 +189,7 @@ def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) ->
 
 
 def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
-    """Return the largest loss over intervals of ``A`` and ``W``.
+    """Return the largest loss over intervals of its variables ``A`` and ``W``.
 
     The loss is linear in ``W``, and convex or monotone in ``1/A``, so the largest value is at a corner. The value at
     ``A = 1`` is compared too. See C11 (quantile bounds, early theorem) in docs/proofs.md.
@@ -228,8 +229,8 @@ def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real =
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
     """Return ``eps`` by the bound ``quantile-sharp`` at a split of delta.
 
-    It is the largest loss for ``A`` and ``W`` within their quantiles. See C11 (quantile bounds, early theorem) in
-    docs/proofs.md.
+    The result is the largest loss if its variables ``A`` and ``W`` (module docstring) are within their quantiles. See
+    C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
@@ -251,8 +252,9 @@ def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
 def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
     """Return a bound on ``P(S <= t or S' <= t)`` for the bound ``early``.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. ``eta`` is a
-    parameter of the bound. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. ``v`` and
+    ``v'`` are the vectors of two neighboring datasets. ``eta`` is a parameter of the bound. See C11 (quantile bounds,
+    early theorem) in docs/proofs.md.
     """
     # 1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q, z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
@@ -263,8 +265,9 @@ def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
 def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
     """Return ``P(S <= t or S' <= t)`` exactly, for the bound ``early-exact-tail``.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. The method
-    is a quadrature. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. ``v`` and
+    ``v'`` are the vectors of two neighboring datasets. The method is a quadrature. See C11 (quantile bounds, early
+    theorem) in docs/proofs.md.
     """
 
     # P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r
@@ -279,7 +282,7 @@ def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
 def _spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
     """Return ``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)`` with ``R = radius``.
 
-    It is the published bound on the tail of the squared operator norm of a Gaussian matrix.
+    The result is the published bound on the tail of the squared operator norm of a Gaussian matrix.
     """
     return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
 
@@ -307,8 +310,8 @@ def early_delta(
 def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
     """Return the smallest loss of the bound ``early`` at ``delta``.
 
-    The minimum is over ``t`` with ``tail(t) < delta``, and ``R`` is determined by the rest of delta. See C11 (quantile
-    bounds, early theorem) in docs/proofs.md.
+    The minimum is over thresholds ``t`` with ``tail(t) < delta``. The rest of delta determines the radius ``R``. See
+    C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
     highest = mp.exp(find_root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
@@ -350,8 +353,8 @@ def early(
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
     """Return ``eps`` of the bound ``early-exact-tail``, at the best ``t`` and ``R``.
 
-    It is the bound ``early`` with the exact probability of :func:`_mixed_tail` in place of its bound. See C11 (quantile
-    bounds, early theorem) in docs/proofs.md.
+    The result is the bound ``early`` with the exact probability of :func:`_mixed_tail` in place of its bound. See C11
+    (quantile bounds, early theorem) in docs/proofs.md.
     """
     return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 

@@ -83,7 +83,8 @@ class AdaptiveClipping:
 
         Args:
             clip: The clipping norm of this release, in the unit of the gradients.
-            centred_count: The noisy sum of ``b_i - 1/2`` over the batch, in records.
+            centred_count: The noisy sum of ``b_i - 1/2`` over the batch, in records; ``b_i`` is 1 if record ``i`` was
+                not clipped, else 0.
             expected_batch: The public expected batch size ``q N``, in records, above 0.
 
         Returns:

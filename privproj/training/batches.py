@@ -246,8 +246,8 @@ class PrivateLoader(BatchState):
     def __len__(self) -> int:
         """Return the number of steps of the next pass.
 
-        It is ``ceil(1/q)`` or, with balls-in-bins, the number of batches left in the epoch. It is at most the number of
-        steps that are left in the plan.
+        The result is ``ceil(1/q)`` or, with balls-in-bins, the number of batches left in the epoch. The result is at
+        most the number of steps that are left in the plan.
         """
         batches, done = self.plan.batches, self.done()
         # ceil(1/q) steps are one pass, and the t batches of an epoch.

@@ -186,9 +186,9 @@ class OneRecord(_Pass):
 class AllRecords(_Pass):
     """A pass of all records of a group under ``vmap``.
 
-    ``copies`` has an entry for each parameter: from the ``id`` of the tensor with the copies of the parameter to the
-    trained tensor and the parameter. ``switch`` has one empty row for each record and requires a gradient. This makes
-    autograd call captured operations in the backward pass. ``switches`` is ``switch`` as seen inside of ``vmap``.
+    ``copies`` maps the ``id`` of the tensor with the copies of a parameter to the trained tensor and the parameter.
+    ``switch`` has one empty row for each record and requires a gradient. This makes autograd call captured operations
+    in the backward pass. ``switches`` is ``switch`` as seen inside of ``vmap``.
     """
 
     def __init__(
@@ -296,8 +296,8 @@ class AllRecords(_Pass):
     def is_plain(self, arguments: Any) -> bool:
         """Return whether no argument can depend on random numbers.
 
-        This is known for the tensors of the records, for integers or truth values that are computed from them without
-        random numbers, and for tensors that all records share.
+        The result is True only for these arguments: the tensors of the records, tensors that all records share, and
+        integers or truth values that are computed from them without random numbers.
         """
         return all(
             not is_batchedtensor(t) or ((noted := self.plain.get(id(t))) is not None and noted() is t)
@@ -379,7 +379,7 @@ class AllRecords(_Pass):
 
 
 class _Kept(torch.autograd.Function):
-    """The identity function of ``out``, which captures the gradient of ``out``.
+    """An identity function that captures the gradient of its result.
 
     The backward pass calls ``keep`` with ``x`` and this gradient.
     """
@@ -461,7 +461,7 @@ def _tokens(x: Tensor, g: Tensor, ones: float | None) -> tuple[Tensor, Tensor]:
 
 
 def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None) -> Any:
-    """Return ``x W^T + b`` and capture the factors of its gradient."""
+    """Return the output of a linear layer, and capture the factors of its gradient."""
     trained = during.matrix(weight)
     if trained is None or trained.is_transposed or weight.dim() != 2:
         return NotImplemented
@@ -470,7 +470,7 @@ def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None)
 
 
 def _addmm(during: AllRecords, input: Tensor, mat1: Tensor, mat2: Tensor, **scales: Any) -> Any:
-    """Return ``b + x W`` for a Conv1D layer, and capture the factors of its gradient."""
+    """Return the output of a Conv1D layer, and capture the factors of its gradient."""
     trained = during.matrix(mat2)
     if trained is None or not trained.is_transposed or scales:
         return NotImplemented
@@ -509,7 +509,7 @@ def _embedding(
 
 
 def _convolution(convolution: Callable[..., Tensor], dimensions: int) -> Callable[..., Any]:
-    """Return the rule of a convolution with this number of spatial dimensions."""
+    """Return the rule (see :data:`RULES`) of a convolution with this number of spatial dimensions."""
 
     def rule(
         during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
@@ -571,7 +571,7 @@ def _margins(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> list[int]:
 def _attention(
     during: AllRecords, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return scaled dot-product attention under ``vmap``, as for a batch.
+    """Return scaled dot-product attention for all records under ``vmap``.
 
     Autocast is applied, and the gradient of a trained mask is supported.
     """
@@ -586,7 +586,7 @@ def _attention(
 
 
 def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
-    """Return whether two tensors are equal, if the answer is the same for all records.
+    """Return whether two tensors are equal, if the result is the same for all records.
 
     Otherwise :meth:`AllRecords.truth_value` raises an error.
     """
@@ -596,7 +596,7 @@ def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
 
 
 def _contains(during: AllRecords, input: Tensor, element: Any) -> Any:
-    """Return whether a tensor contains a value, if the same is true for all records.
+    """Return whether a tensor contains a value, if the result is the same for all records.
 
     Otherwise :meth:`AllRecords.truth_value` raises an error.
     """

@@ -172,8 +172,8 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
 def _device_named(name: str | None) -> torch.device:
     """Return the device of this name for this process.
 
-    If ``name`` is None, it is a GPU if there is one, else the CPU. Raises :class:`InvalidParameterError` if torch
-    cannot use the device.
+    If ``name`` is None, the device is a GPU if there is one, else the CPU. Raises :class:`InvalidParameterError` if
+    torch cannot use the device.
     """
     try:
         device = own_device(torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu")))
@@ -386,9 +386,9 @@ class ClassifierTraining:
     def report(self, began: float) -> dict[str, Any]:
         """Return the report of a finished run: accuracy, noise, files and epsilon.
 
-        It also has the account of the releases. ``began`` is the time of the start by ``time.monotonic``, in seconds.
-        With adaptive clipping the report also has the first and the last clipping norm, and the standard deviation of
-        the noise on the count.
+        The report also has the account of the releases. ``began`` is the time of the start by ``time.monotonic``, in
+        seconds. With adaptive clipping the report also has the first and the last clipping norm, and the standard
+        deviation of the noise on the count.
         """
         plan, account = self.optimizer.plan, self.optimizer._spending.account
         sigma = self.settings.adaptive_clipping_sigma

@@ -204,8 +204,9 @@ class Sidecar:
     def check(self, account: Account) -> None:
         """Raise an error if the dataset or the number of releases does not match the file.
 
-        Raises :class:`InvalidParameterError` if the releases of ``account`` are about another dataset, if ``account``
-        has fewer releases than the file, if the file is damaged, or if ``account`` has releases but there is no file.
+        Raises :class:`InvalidParameterError` if the releases of ``account`` are about another dataset, or are fewer
+        than in the file. The error is also raised if the file is damaged, or if ``account`` has releases but there is
+        no file.
         """
         remedy = f"restore it from a backup, or {ANOTHER_LEDGER}"
         if self.path.exists():
@@ -269,8 +270,8 @@ class Stamps:
 
     A stamp contains the random name of a ledger (None without a ledger) and the phases that are accounted so far. Each
     phase has its number of releases. Earlier stamps are looked up on the module, its submodules and parameters, and on
-    the tensors of the optimizer. ``account`` has all earlier phases, and then the phase of the run. ``name`` is the
-    random name of the ledger of the run. ``path`` is the path of this ledger, for messages.
+    the tensors of the optimizer. ``account`` has the releases of all earlier phases, and then those of this run.
+    ``name`` is the random name of the ledger of the run. ``path`` is the path of this ledger, for messages.
     """
 
     def __init__(

@@ -69,8 +69,9 @@ class Stream:
     def on(self, device: torch.device) -> torch.Generator:
         """Return the generator of a device.
 
-        Raises :class:`InvalidParameterError` in a process that did not seed the stream, and :class:`UnsupportedError`
-        while a CUDA graph is captured, because the ledger would not count replays of the graph.
+        Raises :class:`InvalidParameterError` in a process that did not seed the stream. Raises
+        :class:`UnsupportedError` while a CUDA graph is captured, because the ledger would not count replays of the
+        graph.
         """
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():

@@ -41,9 +41,9 @@ AGREEMENT = 0.05
 class ReleaseCounter:
     """The number of releases of a run, also stored in the ledger if there is one.
 
-    A release is counted before its noisy sum exists. So a run that is killed has made at most the counted releases. A
-    release beyond the planned steps raises an error. ``account`` has all earlier phases, and then the phase of the run.
-    ``stamps`` (:class:`Stamps`) ensure that the releases of earlier runs are counted too.
+    A release is counted before its noisy sum exists, so a run that is killed has made at most the counted releases. A
+    release beyond the planned steps raises an error. ``account`` has the releases of all earlier phases, and then those
+    of this run. ``stamps`` (:class:`Stamps`) ensure that the releases of earlier runs are counted too.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger | None, account: Account, stamps: Stamps) -> None:
@@ -83,9 +83,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         optimizer: The wrapped optimizer, over every trained tensor and no others.
         module: The module that is trained.
         trained: The trained tensors of the module.
-        views: The views of the algorithm: one for each trained tensor, or one for all.
+        views: The :class:`View` objects of the algorithm: one for each trained tensor, or one for all.
         release: The :class:`NoisySum` that clips the gradients of a batch, sums them and adds noise.
-        spending: The number of releases, with the plan and the ledger.
+        spending: The :class:`ReleaseCounter` of the run, which has the plan and the ledger.
         loader: The private loader, which has drawn the current batch.
 
     Raises:
@@ -401,7 +401,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         )
 
     def _check_trained(self) -> None:
-        """Raise an error if the trained tensors are not the planned ones, or if one already has a gradient.
+        """Raise an error for a trained tensor that has a gradient or is not planned.
 
         Such a gradient comes from other code, such as a call of ``backward`` in the loop. The error is
         :class:`InvalidParameterError`.

@@ -93,7 +93,7 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
 
     ``g`` and ``x`` are the factors of the gradients. If ``x`` is None, ``g`` has the gradients themselves. The result
     for factors is not too small due to rounding: if tokens may cancel or products may underflow, a bound on the error
-    is added. If a value overflows, the result is not finite.
+    is added. If a value overflows, the result is not finite. ``G_j`` is the gradient of record ``j``.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -137,8 +137,8 @@ def _rounding(like: Tensor, g: Tensor, x: Tensor, *, added: int) -> Tensor:
     """Return a bound on the rounding error of a squared norm whose tokens may cancel.
 
     ``g`` and ``x`` are the norms ``|g_t|`` and ``|x_t|`` of the tokens. The error is a multiple of the machine epsilon
-    of ``like``. ``added`` counts the rounded additions: ``GRAM_BLOCK`` for the two Gram matrices together, because a
-    sum of n products has a relative error of n eps/2, and one more for each token if tokens are summed.
+    of ``like``. ``added`` is the number of rounded additions: ``GRAM_BLOCK`` for the two Gram matrices together, and
+    one more for each token if tokens are summed. (A sum of ``n`` products has a relative error of ``n eps/2``.)
     """
     # (CANCELLATION + added) eps (sum_t |g_jt| |x_jt|)^2.
     return (CANCELLATION + added) * torch.finfo(like.dtype).eps * to_double((g * x).sum(1)).square()
@@ -168,8 +168,9 @@ def is_summed_formed(g: Tensor) -> bool:
 def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return ``sum_j c_j S_j`` over the rows of all records, in double precision.
 
-    The first dimension of ``rows`` has the records. ``c`` has one factor for each record. ``mask`` is True for records
-    with finite gradients; other records count as 0. If it is None, all are finite.
+    The first dimension of ``rows`` has the records. ``S_j`` is the row of record ``j``, and ``c`` has its factor
+    ``c_j``. ``mask`` is True for records with finite gradients; other records count as 0. If ``mask`` is None, all
+    gradients are finite.
     """
     c, flat = exact(c), rows.flatten(1)
     total = c.new_empty(flat.shape[1])
@@ -186,9 +187,10 @@ def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
 def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
     """Return the clipped sum ``sum_j c_j G_j`` of the gradients.
 
-    The result is outputs x inputs, in double precision. ``c`` has one factor for each record. ``g`` and ``x`` are the
-    factors of the gradients ``G_j``. If ``x`` is None, ``g`` has the gradients themselves. ``mask`` is True for records
-    with finite gradients; other records count as 0. If it is None, all are finite.
+    The result is outputs x inputs, in double precision. ``c`` has one clipping factor ``c_j`` for each record ``j``.
+    ``g`` and ``x`` are the factors of the gradients ``G_j``. If ``x`` is None, ``g`` has the gradients themselves.
+    ``mask`` is True for records with finite gradients; other records count as 0. If ``mask`` is None, all gradients are
+    finite.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -219,9 +221,10 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
 class LookedUp:
     """The factor ``g`` of an embedding table, with row numbers for unit vectors.
 
-    Looking up row ``i`` of a table is a product with the unit vector ``e_i``, so ``e_i`` is a token of ``g``. ``rows``
-    (records x T) has the numbers ``i``. ``dense`` (records x S x outputs, ``S`` may be 0) has the tokens of linear
-    layers that use the same table as their weight. The tokens of ``dense`` come first.
+    Looking up row ``i`` of a table is a product with the unit vector ``e_i``. So ``e_i`` is a token of the factor
+    ``g``, and only its number is stored. ``rows`` (records x T) has the numbers ``i``. ``dense`` (records x S x
+    outputs, ``S`` may be 0) has the tokens of linear layers that use the same table as their weight. The tokens of
+    ``dense`` come first.
     """
 
     dense: Tensor
@@ -260,8 +263,8 @@ class LookedUp:
     def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the clipped sum ``sum_j c_j G_j`` of the gradients.
 
-        The result is outputs x inputs, in double precision. The gradients ``G_j`` have this factor and the factor
-        ``x``. ``c`` and ``mask`` are as in :func:`clipped_sum`.
+        The result is outputs x inputs, in double precision. The gradients ``G_j`` of the records have this factor and
+        the factor ``x``. ``c`` and ``mask`` are as in :func:`clipped_sum`.
         """
         count = self.dense.shape[1]
         total = clipped_sum(c, self.dense, x[:, :count], mask=mask)
@@ -291,9 +294,9 @@ def full_precision() -> Iterator[None]:
 
 
 def precise() -> AbstractContextManager[None]:
-    """Return :func:`full_precision`, or an empty context if it is not needed.
+    """Return :func:`full_precision`, or an empty context if precision is full already.
 
-    It is not needed if autocast is off and matrix products have full precision.
+    Precision is full if autocast is off and matrix products have full precision.
     """
     with suppress(RuntimeError):
         mixed = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")

@@ -362,8 +362,8 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
     The releases of ``earlier`` are composed with those of the plan. With an ``order``, they are composed by a Renyi
     filter of this order with the budget ``(epsilon, delta)``. The result is verified: with the returned noise the
     composed releases meet the target. Raises :class:`UnsupportedError` if no noise meets the target, for example
-    because batches exceed their maximum size too often, or if the earlier releases leave less than a thousandth of the
-    budget.
+    because batches exceed their maximum size too often. The error is also raised if the earlier releases leave less
+    than a thousandth of the budget.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
 

@@ -322,9 +322,9 @@ class _Start:
         """Return the ledger of the run and the :class:`Sidecar` file next to it.
 
         Both are None if the run has no ledger. ``marks`` states whether the run has an insecure seed and whether its
-        subspace is public. Raises :class:`InvalidParameterError` if the ledger is about other data, if it lacks
-        releases that are in stamps (:mod:`privproj.training.dataset`), or if it lacks the releases that computed the
-        subspace.
+        subspace is public. Raises :class:`InvalidParameterError` if the ledger is about other data. The error is also
+        raised if the ledger lacks releases that computed the subspace, or earlier releases on the same tensors
+        (:class:`Stamps`).
         """
         if self.ledger is None or not os.path.exists(self.ledger):
             # This check comes first, so that a call that fails here creates no file.
@@ -440,9 +440,9 @@ class LostEpoch(UserWarning):
 def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
     """Return the rank of the projection of each trained tensor.
 
-    It is the rank of ``method``, or else the rank of the adapter on the tensor, which :func:`prepare_peft` stores, or
-    else 1 for a vector or an algorithm without projections. Raises :class:`InvalidParameterError` for a matrix that
-    needs a rank and has none.
+    The result is the rank of ``method`` or, if that is None, the rank of the adapter on the tensor, which
+    :func:`prepare_peft` stores. Without either, a vector has rank 1. All tensors have rank 1 if the algorithm has no
+    projections. Raises :class:`InvalidParameterError` for a matrix that needs a rank and has none.
     """
     if method.rank is not None or not load(method.name).projects:
         return (method.rank or 1,) * len(trained)

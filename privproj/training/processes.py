@@ -58,8 +58,8 @@ class Processes:
     def _exchange(self, call: Callable[[Tensor], object], tensors: list[Tensor]) -> list[Tensor]:
         """Run a collective operation on tensors, joined into buckets.
 
-        A bucket has tensors of one dtype and device. This is faster than one call for each small tensor, because every
-        call waits for the other processes.
+        A bucket has tensors of one dtype and device. One call for each small tensor would be slower, because every call
+        waits for the other processes.
         """
         for device in dict.fromkeys(tensor.device for tensor in tensors) if self.size > 1 else ():
             for bucket in _take_tensors([tensor for tensor in tensors if tensor.device == device], BUCKET):

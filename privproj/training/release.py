@@ -5,7 +5,7 @@ the sum once, and the noisy sum is divided by the public expected batch size ``q
 these released means is post-processing. A view (:mod:`privproj.training.view`) determines which linear image of the
 gradients is summed.
 
-The clipped gradient of a record over all views has norm at most ``C``, so neighboring sums differ by at most the
+The clipped gradient of a record over all views has norm at most ``C``. So neighboring sums differ by at most the
 sensitivity ``s``, which is ``C``, or ``2C`` under replace. With noise of standard deviation ``sigma = z s`` this is a
 Gaussian release (C3: profile of Gaussian noise), and for M2 a release with a random projection (C4: random
 sensitivity). With adaptive clipping, a noisy count of the records that were not clipped is part of the same release
@@ -117,10 +117,11 @@ class NoisySum:
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
         """Return the clipping factors ``c_jl = min(1, C_l / n_jl)`` of all records.
 
-        ``n_jl`` is the norm of the gradient of record ``j`` over the tensors of group ``l``. With joint clipping there
-        is one group, and ``C_1 = C``. With per-layer clipping each tensor is a group, and ``sum_l C_l^2 = C^2``.
-        ``squared`` has the squared norms, records x tensors. ``finite`` marks the records with finite gradients; the
-        others get the factor 0. The result has the shape records x groups.
+        ``n_jl`` is the norm of the gradient of record ``j`` over the tensors of group ``l``, and ``C_l`` is the
+        clipping norm of this group. With joint clipping there is one group, and ``C_1 = C``. With per-layer clipping
+        each tensor is a group, and ``sum_l C_l^2 = C^2``. ``squared`` has the squared norms, records x tensors.
+        ``finite`` marks the records with finite gradients; the others get the factor 0. The result has the shape
+        records x groups.
         """
         grouped = squared if len(self.clips) > 1 else squared.sum(1, keepdim=True)
         over = (grouped.sqrt() * (1.0 + SLACK) + torch.finfo(squared.dtype).tiny).unbind(1)
@@ -133,8 +134,9 @@ class NoisySum:
         """Return the released mean ``(sum_j c_j G_j + sigma Xi) / (q N)`` of every view.
 
         ``G_j`` is the gradient of record ``j`` (with a projection, the projected gradient), and ``c_j`` is its clipping
-        factor. ``Xi`` has independent standard normal entries, and ``sigma = z s``. The means have the order of the
-        views. Call :meth:`begin` before the next batch.
+        factor. ``Xi`` has independent standard normal entries. ``sigma = z s`` is the noise multiplier times the
+        sensitivity, and ``q N`` is the expected batch size. The means have the order of the views. Call :meth:`begin`
+        before the next batch.
         """
         sums, count = self.sums, self.count
         self.forget()

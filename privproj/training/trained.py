@@ -155,8 +155,8 @@ class Trained:
 def trained_tensors(module: nn.Module) -> list[Trained]:
     """Return the trained tensors of a module, each once, in the order of the layers.
 
-    Raises :class:`InvalidParameterError` if no tensor requires a gradient, for a layer of ``torch.jit``, and for a
-    trained tensor that is not initialized or whose dtype is not float32 or float64.
+    Raises :class:`InvalidParameterError` if no tensor requires a gradient, or for a layer of ``torch.jit``. The error
+    is also raised for a trained tensor that is not initialized, or whose dtype is not float32 or float64.
     """
     taken: set[int] = set()
     tensors: list[Trained] = []
@@ -201,7 +201,7 @@ def is_conv1d(module: nn.Module) -> bool:
 def _check(place: str, parameter: nn.Parameter) -> None:
     """Raise :class:`InvalidParameterError` for a tensor that cannot be trained.
 
-    It is not initialized, or its dtype is not float32 or float64. ``place`` is its layer, for the message.
+    Such a tensor is not initialized, or its dtype is not float32 or float64. ``place`` is its layer, for the message.
     """
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         remedy = "call the module once before make_private"

@@ -1,7 +1,7 @@
 """Define views and algorithms: the linear image of a gradient that is released.
 
-A view computes a linear image of per-example gradients, such as a projection. This module has the plain view. Other
-views are in the modules of their algorithms.
+A view is the linear image of per-example gradients that an algorithm sums and releases, such as a projection. This
+module has the plain view, which is the whole gradient. Other views are in the modules of their algorithms.
 
 The gradient of record ``j`` for a matrix is ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs), a sum over tokens ``t``. A
 view of a matrix sums ``c_j G_j P`` over the records, for some matrix ``P`` and the clipping factors ``c_j``. The
@@ -27,7 +27,7 @@ Update = tuple[Tensor, Tensor | None]
 
 
 class View:
-    """The plain view of trained tensors, which releases the whole gradient: DP-SGD.
+    """A view that clips, sums and releases whole gradients, as in DP-SGD.
 
     The privacy guarantee needs one property of a view: the summand of a record in ``clipped_sum``, for the factor 1,
     has at most the norm ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping
@@ -64,8 +64,8 @@ class View:
     def squared_norms(self) -> Tensor | None:
         """Return the squared norm to be clipped, for each record.
 
-        It is ``|G_j P|^2`` if ``clips_what_it_sums``, else ``|G_j|^2``. The result is None if no gradients were
-        captured.
+        The result is ``|G_j P|^2`` if ``clips_what_it_sums``, else ``|G_j|^2``. The result is None if no gradients were
+        captured. ``G_j`` is the gradient of record ``j``. ``P`` is the projection of the view (module docstring).
         """
         # A pass that failed before its sum may have left gradients here.
         self.seen, captured = (), self.trained.take()
@@ -79,7 +79,8 @@ class View:
         """Return the sum ``sum_j c_j G_j P`` over the records, in double precision.
 
         The sum has as many entries as ``shape``. ``c`` has the clipping factor of each record. ``mask`` is True for
-        records with finite gradients; other records count as 0. If it is None, all are finite.
+        records with finite gradients; other records count as 0. If ``mask`` is None, all gradients are finite. ``G_j``
+        is the gradient of record ``j``. ``P`` is the projection of the view (module docstring).
         """
         seen, self.seen = self.seen, ()
         return per_example.clipped_sum(c, *seen, mask=mask)
@@ -87,7 +88,8 @@ class View:
     def update(self, mean: Tensor) -> Update:
         """Return the gradient estimate for a released mean: by default the mean itself.
 
-        ``mean`` has the shape ``shape``. The result is ``(L, R)`` for the product of two factors, or ``(L, None)``.
+        ``mean`` has the shape ``shape``. The result ``(L, R)`` means the product ``L R``, and ``(L, None)`` means
+        ``L``.
         """
         return mean, None
 
@@ -96,7 +98,7 @@ class View:
 
         ``mean`` has the shape ``shape``. ``group`` is the parameter group of the first of ``parameters``. ``plain`` is
         True if the wrapped optimizer is SGD without momentum. Then a low-rank update is added to the weight directly,
-        and no gradient of the size of the weight is computed, unless weight and bias are in different groups.
+        so that no gradient of the size of the weight is computed. This needs weight and bias in one group.
         """
         left, right = self.update(mean)
         if right is not None and plain and {id(p) for p in self.parameters} <= {id(p) for p in group["params"]}:
@@ -150,8 +152,8 @@ class Algorithm:
     Attributes:
         name: The name in the public API.
         summary: One sentence about what the algorithm does.
-        rank: "projection" if the algorithm draws projections and needs their rank, "module" if the rank is that of the
-            adapters in the module, "none" if there is no rank.
+        rank: "projection" if the algorithm draws projections of this rank. "module" if the rank is that of the adapters
+            in the module. "none" if there is no rank.
         has_frame: True if users can choose how a release is lifted back: in the Haar or in the Wishart frame
             (:class:`privproj.training.algorithms.projected.Projected`).
         accounted_as: Called with the shapes, the ranks and the shares of the squared clipping norm of all tensors;
@@ -162,7 +164,7 @@ class Algorithm:
             view for each. An algorithm with such a view needs a subspace and joint clipping.
         check_layer: Called with the name of the selected algorithm and a trained tensor; raises
             :class:`InvalidParameterError` if that algorithm must not train the tensor. If the attribute ``only_for`` of
-            a tensor names this algorithm, this is also called when another algorithm is selected.
+            a tensor names this algorithm, ``check_layer`` is also called when another algorithm is selected.
         adapt: Called with a module, a rank and an ``insecure_seed``; returns the module with adapters. ``privproj
             train`` and audits use it. None: the algorithm needs no adapters.
         step_hook: Called with the module, the plan and the random streams; returns a function that is called with the

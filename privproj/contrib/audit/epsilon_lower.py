@@ -234,9 +234,9 @@ def assess_claim(
 def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
     """Return whether the error rates of an attack contradict a privacy profile.
 
-    The threshold is chosen on the first half of the scores, and the rates are counted on the second half. The rates
-    contradict the profile if the upper bound on the false negative rate is below the trade-off function of the profile
-    at the upper bound on the false positive rate.
+    The threshold is chosen on the first half of the scores, and the rates are counted on the second half. Let ``f`` be
+    the trade-off function of the profile. The rates contradict the profile if the upper bound on the false negative
+    rate is below ``f`` at the upper bound on the false positive rate.
     """
 
     def margins(tried: list[Counts]) -> list[float]:

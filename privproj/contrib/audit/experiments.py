@@ -41,7 +41,7 @@ class _IsotropicNoise(Projected):
     """
 
     def refresh(self, streams: Streams) -> None:
-        """Draw ``A^T`` itself instead of ``Q``, an orthonormal basis of its columns."""
+        """Draw a Gaussian matrix instead of an orthonormal basis of its columns."""
         super().refresh(streams)
         draw = normal(tuple(self.q.shape), self.q, streams.projection)
         self.q = draw / self.rank**0.5
@@ -66,8 +66,8 @@ class _ClipAfterMean(NoisySum):
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
         """Return the clipping factors times the number of records.
 
-        With these factors the canary alone shifts the mean by ``C``. So does a record that dominates a batch whose mean
-        is clipped to ``C``.
+        With these factors the canary alone shifts the mean by ``C``, as if the mean of a batch that the canary
+        dominates were clipped to ``C``.
         """
         return torch.full_like(squared, float(RECORDS)) * super().factors(squared, finite)
 
@@ -224,8 +224,8 @@ class AuditExperiment(_Audited):
 
         Args:
             noisy_sum: The release code.
-            sign: 1 for a run with the canary, 0 for a run without it, and -1 for a run with a record whose gradient is
-                the negative of the canary's gradient.
+            sign: 1 for a run with the canary, and 0 for a run without it. -1 is for a run with a record whose gradient
+                is minus that of the canary.
 
         Returns:
             The log-likelihood ratio in nats.

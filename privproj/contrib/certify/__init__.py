@@ -1,8 +1,8 @@
 """Prove results in ball arithmetic (C21: certificates).
 
 Each formula is implemented three times, without shared code. The proofs do not depend on the floating-point code. That
-code, with outward margins, computes the results, this package proves them with python-flint, and ``tests/reference``
-(mpmath at any precision) tests both.
+code computes the results with outward margins. This package proves the results with python-flint.
+:mod:`privproj.reference` has the formulas in mpmath at any precision, and tests compare both with it.
 
 Every function takes and returns balls ``[mid +/- rad]``, which contain the exact value in spite of rounding. Two kinds
 of input come from floating point. A proof is valid for every admissible input of these kinds. The first kind is the

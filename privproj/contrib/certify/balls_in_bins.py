@@ -100,8 +100,8 @@ def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tup
 
     ``S`` is the sum of the likelihood ratios of ``batches`` releases. The distribution for lower bounds comes from a
     pair that a release nearly dominates (:func:`privproj.contrib.certify.composition.pair_below`). The result for lower
-    bounds is None if there is no such pair, or if the likelihood ratio 1 is not a knot with at least two knots on each
-    side.
+    bounds is None if there is no such pair. It is also None unless the likelihood ratio 1 is a knot with at least two
+    knots on each side.
     """
     # W = 1 is the cell 0 of the pairs, which the pair from below needs.
     unit = 1 << -grid.level if grid.level <= 0 else 0
@@ -170,7 +170,7 @@ class _Sum:
         """Return a bound of the excess of an epoch at ``s = c/t``, for ``s >= 1``.
 
         The excess is ``m + E (S/t - s)_+``, where ``m`` is the mass at an infinite loss. The result is an upper bound
-        if ``above``, and a lower bound otherwise.
+        if ``above``, and a lower bound otherwise. ``S`` is the sum of the likelihood ratios of the ``t`` batches.
         """
         place = c / self.h
         if self.above:
@@ -185,7 +185,8 @@ class _Sum:
     def left(self, c: arb) -> arb:
         """Return a bound of the excess of an epoch at ``s = c/t``, for ``s < 1``.
 
-        The excess is ``E (s - S/t)_+``. The result is an upper bound if ``above``, and a lower bound otherwise.
+        The excess is ``E (s - S/t)_+``. The result is an upper bound if ``above``, and a lower bound otherwise. ``S``
+        is the sum of the likelihood ratios of the ``t`` batches.
         """
         place = c / self.h
         if self.above:
@@ -202,7 +203,7 @@ class _Sum:
     def _gain_and_slack(self, place: arb) -> Ends:
         """Return upper bounds of the parts of ``E (S - c)_+`` in the window and beyond it.
 
-        ``S`` is the sum of likelihood ratios. ``place`` is ``c`` in units of cells, and so are both results.
+        ``S`` is the sum of likelihood ratios. ``place`` is ``c`` in units of cells; both results have the same unit.
         """
         # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b
         largest_excess = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
@@ -211,7 +212,7 @@ class _Sum:
     def _loss_and_slack(self, place: arb) -> Ends:
         """Return upper bounds of the parts of ``E (c - S)_+`` in the window and before it.
 
-        ``S`` is the sum of likelihood ratios. ``place`` is ``c`` in units of cells, and so are both results.
+        ``S`` is the sum of likelihood ratios. ``place`` is ``c`` in units of cells; both results have the same unit.
         """
         # (c - S)_+ <= c for S < a
         return self.from_left.at((place - self.start).upper()), place * self.before

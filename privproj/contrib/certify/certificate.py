@@ -252,7 +252,7 @@ def _in_epochs(phase: Phase) -> bool:
 
 
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
-    """Return a run in balls, and a proved epsilon at the delta ``e^log_delta``.
+    """Return a run in ball arithmetic, and a proved epsilon at delta ``e^log_delta``.
 
     The search for epsilon starts at ``guess``. If the default grid takes too long, the run is composed on a coarser
     grid. The function raises the errors of :func:`_prove` and :func:`_certified_epsilon`.
@@ -264,7 +264,7 @@ def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple
 def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
     """Return an epsilon whose delta is proved to be at most ``e^log_delta``.
 
-    The result exceeds the smallest such epsilon by a share of about 1e-9. The search starts at ``guess``.
+    The result exceeds the smallest such epsilon by about 1e-9, relatively. The search starts at ``guess``.
 
     Raises:
         PrecisionError: The delta is not proved for any epsilon.
@@ -313,9 +313,9 @@ def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
 
 
 def _effort(phase: Phase) -> int:
-    """Return the cost of evaluating the profile of a phase.
+    """Return the relative cost of evaluating the profile of a phase.
 
-    The cost is 1 for a Gaussian release and users with one record.
+    The cost is 1 for Gaussian noise and users with one record.
     """
     return ball_profile(phase).effort * phase.run.group_size
 
@@ -360,7 +360,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
 def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
     """Raise :class:`PrecisionError` if a run takes too long in ball arithmetic.
 
-    ``dearest`` is the largest cost of evaluating a profile.
+    ``dearest`` is the largest relative cost of evaluating a profile (:func:`_effort`).
     """
     sizes = [window.size for window in grid.windows]
     cells = len(grid.knots) * sum(sizes) + sum(one.window.size for one in epochs)

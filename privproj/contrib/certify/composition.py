@@ -277,10 +277,11 @@ def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
     """Return the corners of a polygon below the profile ``H`` of a release, or None.
 
     The corners are at every other knot, as long as the polygon exceeds ``max(0, 1 - t)``. A segment of the polygon lies
-    between the knots ``i`` and ``i + 2``. Because ``H`` is convex, the line through ``high`` at ``i`` and ``low`` at
-    ``i + 1`` is below ``H`` from ``i + 1`` to ``i + 2``. The line through ``high`` at ``i + 2`` and ``low`` at
-    ``i + 1`` is below ``H`` from ``i`` to ``i + 1``. The segment connects the ends of both lines at ``i + 2`` and at
-    ``i``. The result is None if the polygon does not reach both sides of ``t = 1``.
+    between the knots ``i`` and ``i + 2``. ``low`` and ``high`` are the bounds of ``H`` at a knot. Because ``H`` is
+    convex, the line through ``high`` at ``i`` and ``low`` at ``i + 1`` is below ``H`` from ``i + 1`` to ``i + 2``. The
+    line through ``high`` at ``i + 2`` and ``low`` at ``i + 1`` is below ``H`` from ``i`` to ``i + 1``. The segment
+    connects the ends of both lines at ``i + 2`` and at ``i``. The result is None if the polygon does not reach both
+    sides of ``t = 1``.
     """
     corners = knots[::2]
     plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
@@ -328,7 +329,7 @@ def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tup
 
     The mass under the first distribution is ``t`` times the change of slope at the corner, at least 0 and rounded to an
     exact number. Left of the first point the hull is the line to ``(0, 1)``, or ``1 - t`` if ``start``. Right of the
-    last point it is constant.
+    last point the hull is constant.
     """
     slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]
     slopes += [(b[2] - a[2]) / (b[1] - a[1]) for a, b in pairwise(hull)]

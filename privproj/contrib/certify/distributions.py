@@ -2,7 +2,7 @@
 
 ``h_eps(X)`` is the Gaussian delta at a random squared sensitivity over noise ``X``. The expectation of ``h_eps(X)`` is
 computed by the trapezoidal rule (C21: certificates). :mod:`privproj.distributions.squared_sensitivity` (floats) and
-``tests/reference/distributions.py`` (mpmath) compute the same expectations independently.
+:mod:`privproj.reference.distributions` (mpmath) compute the same expectations independently.
 """
 
 import math
@@ -48,9 +48,9 @@ class BallDistribution(ABC):
     def weight(self, u: arb, rest: arb) -> arb:
         """Return the density of the log odds of ``U``, or of ``ln U``, at ``u``.
 
-        For a Beta variable it is the density of ``ln(U/(1-U))``, which is ``u^a (1-u)^b / Beta(a, b)``. For a Gamma
-        variable it is the density of ``ln U``, which is ``u^a e^-u / Gamma(a)``. ``rest`` is ``1 - u``. The value is
-        called ``k(u)``.
+        For ``U ~ Beta(a, b)`` it is the density of ``ln(U/(1-U))``, which is ``u^a (1-u)^b / Beta(a, b)``. For
+        ``U ~ Gamma(a)`` it is the density of ``ln U``, which is ``u^a e^-u / Gamma(a)``. ``rest`` is ``1 - u``. The
+        value is called ``k(u)``.
         """
 
     @abstractmethod
@@ -65,18 +65,19 @@ class BallDistribution(ABC):
     def above(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the trapezoidal sum of the density after a node (C21).
 
-        The node is the one with these ``odds``. The sum has the step of the rule times the density at every node after
-        it.
+        The node is the one with these ``odds``. The sum is over all later nodes, and a term is the density times the
+        step of the rule.
         """
 
     @abstractmethod
     def tail(self, u: arb) -> arb:
-        """Return a ball that contains ``P(U > u)``."""
+        """Return a ball that contains ``P(U > u)`` for the variable ``U`` of the class."""
 
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
         """Return a cut for the mean of ``h_eps(X)``, and a ball for the part beyond.
 
-        This part is ``E[h_eps(X); U > cut]``. ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``.
+        This part is the mean over the event that ``U`` exceeds the cut. ``X`` is the squared sensitivity over noise, a
+        function of ``U``, and ``h_eps(X)`` is the Gaussian delta at ``X``.
         """
         if self.inverse:
             cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
@@ -91,8 +92,8 @@ class BallDistribution(ABC):
     def below(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the trapezoidal sum of the density before a node (C21).
 
-        The node is the one with these ``odds``. The sum has the step of the rule times the density at every node before
-        it.
+        The node is the one with these ``odds``. The sum is over all earlier nodes, and a term is the density times the
+        step of the rule.
         """
         # (c E)^a / (a Beta(a, b)), or with Gamma(a)
         return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a
@@ -100,7 +101,7 @@ class BallDistribution(ABC):
     def mean_above(self, u: arb, tail: arb) -> arb:
         """Return a ball that contains ``E[X | U > u]``.
 
-        ``tail`` is a ball that contains ``P(U > u)``.
+        ``X`` is the squared sensitivity over noise, a function of ``U``. ``tail`` is a ball that contains ``P(U > u)``.
         """
         # E[U; U > u] = E U (P(U > u) + k(u)/a)
         return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
@@ -230,7 +231,7 @@ class BallGammaDistribution(BallDistribution):
         self.mean = scale * a if not inverse else scale / (a - 1) if a > 1 else arb("inf")
 
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return ``u^a e^-u / Gamma(a)``, the density of ``ln U`` at ``u``."""
+        """Return ``u^a e^-u / Gamma(a)``, the density of ``ln U`` at ``u``, for ``U ~ Gamma(a)``."""
         return (self.a * u.log() - u - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
@@ -249,5 +250,8 @@ class BallGammaDistribution(BallDistribution):
         return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
 
     def tail(self, u: arb) -> arb:
-        """Return ``P(U > u)``, the regularized upper incomplete gamma function."""
+        """Return a ball that contains ``P(U > u)`` for ``U ~ Gamma(a)``.
+
+        This probability is the regularized upper incomplete gamma function.
+        """
         return gamma.upper(self.a, u)

@@ -1,7 +1,7 @@
 """Enclose incomplete gamma and Beta functions, and gamma tails, in balls.
 
 ``P(k, z)`` is the distribution function of ``Gamma(k)``, and ``Q(k, z) = 1 - P(k, z)``.
-:mod:`privproj.numerics.special` has the same functions in floats, and ``tests/reference/special.py`` in mpmath.
+:mod:`privproj.numerics.special` has the same functions in floats, and :mod:`privproj.reference.special` in mpmath.
 """
 
 import math
@@ -103,7 +103,7 @@ class NearbyValues:
         return upper(self.k, z) if near is None else near[0].above - near[1]
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
-        """Return the expansion point next to ``z``, and the increase of ``P`` up to ``z``.
+        """Return the expansion point next to ``z``, and the increase of ``P`` from it to ``z``.
 
         ``P`` is the distribution function of ``Gamma(k)``. The result is None for small ``k``, for ``z`` far from
         ``k``, and if the Taylor series is not accurate enough.

@@ -2,8 +2,8 @@
 
 Claim C3 (the Gaussian profile) of docs/proofs.md proves the formulas. ``h_eps(x)`` is the Gaussian delta at the squared
 sensitivity over noise ``x``, and ``mu = sqrt(x)``. :mod:`privproj.numerics.special` and
-:mod:`privproj.distributions.squared_sensitivity` have the same functions in floats, ``tests/reference/special.py`` and
-``tests/reference/distributions.py`` in mpmath.
+:mod:`privproj.distributions.squared_sensitivity` have the same functions in floats.
+:mod:`privproj.reference.special` and :mod:`privproj.reference.distributions` have them in mpmath.
 """
 
 from flint import arb
@@ -43,7 +43,7 @@ def slope(eps: arb, x: arb) -> arb:
 
 
 def inflection(eps: arb) -> arb:
-    """Return a ball that contains the inflection point of the Gaussian delta (C3).
+    """Return a ball that contains the inflection point ``x0`` of the Gaussian delta (C3).
 
     The inflection point is ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``. The Gaussian delta is concave in the squared
     sensitivity over noise ``x`` for ``x > x0``.

@@ -5,7 +5,7 @@ the Gaussian delta at the squared sensitivity over noise ``x``.
 
 A profile may have free parameters. Values of the free parameters are a witness. Every admissible witness proves a
 bound. So the witness is chosen in floating point, and chosen again by the check of a certificate. The same formulas are
-implemented in floats for the bounds of :mod:`privproj.mechanisms.registry`, and in mpmath in ``tests/reference``.
+implemented in floats for the bounds of :mod:`privproj.mechanisms.registry`, and in mpmath in :mod:`privproj.reference`.
 """
 
 import math
@@ -257,8 +257,8 @@ class BallAnyRank(BallRandomSensitivity):
 def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
     """Return a ball around the crossing of the Gaussian delta and its tangent.
 
-    The tangent is at ``p``. The crossing is a squared sensitivity ``x``. The Gaussian delta minus the tangent is convex
-    in ``x`` up to the inflection point and at most 0 there, so the difference changes its sign only once.
+    The tangent is at ``p``. The crossing is a squared sensitivity ``x``. Up to the inflection point, the Gaussian delta
+    minus the tangent is convex in ``x``. The difference is at most 0 at this point, so its sign changes only once.
     """
     height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
 

@@ -1,7 +1,7 @@
 """Enclose the exact profile of the vector Wishart mechanism in balls.
 
 The norms of neighboring vectors must be equal. :mod:`privproj.distributions.wishart_loss` has the same profile in
-floats, ``tests/reference/wishart.py`` in mpmath.
+floats, :mod:`privproj.reference.wishart` in mpmath.
 
 The output is ``Y``, and the neighboring unit vectors are ``v`` and ``v'``. ``d`` is the dimension, ``r`` the rank,
 ``m = 1 - rho`` the misalignment with ``rho = v . v'``, and ``A = (v' . Y) / (v . Y)``. ``P`` and ``Q`` are the

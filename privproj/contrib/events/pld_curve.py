@@ -85,8 +85,8 @@ def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -
     """Return the default grid step for dp-accounting, in nats; any step is sound.
 
     The step is at most ``most``, unless the window of the composed losses would then have more than about
-    :data:`MOST_DEFAULT_CELLS` cells. The window of dp-accounting is wide for many releases, because the orders of its
-    Chernoff bounds are at least one over the range of the losses of one release.
+    :data:`MOST_DEFAULT_CELLS` cells. The window of dp-accounting is wide for many releases, so a small step would need
+    too many cells.
     """
     step = min([most, *(shape.deviation / GRID_POINTS_PER_DEVIATION for shape in shapes)])
     for shape in shapes:

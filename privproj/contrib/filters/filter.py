@@ -160,9 +160,9 @@ class Filter:
     the whole dataset, where ``mu_t`` is the sensitivity over the noise (Smith, Thakurta 2022, arXiv 2210.17520). Its
     epsilon equals the epsilon of a plan that is fixed in advance and spends the whole budget.
 
-    Call :meth:`spend` before each release. It counts the release, or rejects it and changes nothing. Threads may share
-    a filter. A filter cannot be copied or pickled, because each copy could spend the whole budget. To store a filter on
-    the disk, use a ledger whose target has an order.
+    Call :meth:`spend` before each release. This method counts the release, or rejects it and changes nothing. Threads
+    may share a filter. A filter cannot be copied or pickled, because each copy could spend the whole budget. To store a
+    filter on the disk, use a ledger whose target has an order.
 
     Args:
         epsilon: The target epsilon, above 0 and at most 1e9. Give ``epsilon`` and ``delta``, or ``budget``.
@@ -448,7 +448,7 @@ class Filter:
         return tuple(replace(one.with_run(steps=steps), name=str(i)) for i, (one, steps) in counted)
 
     def _cost(self, phase: Phase) -> tuple[Phase, Fraction]:
-        """Return one release as a phase with the bound that gives the cost, and the cost."""
+        """Return one release as a phase whose bound gives the cost, and the cost."""
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
             actual = f"{one.run.relation} for groups of {one.run.group_size}"

@@ -53,7 +53,7 @@ class InverseGamma:
         return max(x, self.mean * math.exp(biased.log_tail(x) - self.log_tail(x)))
 
     def log_density(self, t: float) -> float:
-        """Return the log of the density of ``t = ln(a / U)``.
+        """Return the log of the density of ``t = ln(a / U)`` for ``U ~ Gamma(a)``.
 
         The density is ``U^a e^-U / Gamma(a)``.
         """

@@ -23,7 +23,10 @@ class _BallRandomClip(BallMean):
         self.probes, self.noise = probes, noise_multiplier
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return a ball that contains ``E[h_eps(mu^2 r / chi2_r)]``."""
+        """Return a ball that contains the profile at ``eps``, ``E[h_eps(mu^2 r / chi2_r)]``.
+
+        The docstring of the class defines the symbols.
+        """
         half = arb(self.probes) / 2
         return BallGammaDistribution(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
 

@@ -53,8 +53,8 @@ def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 def any_records(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
     """Return delta if neighboring datasets differ in several records (C32).
 
-    Delta is ``min_p E[g_p(mu^2 r / chi2_r)]``. ``r`` is the number of probes, ``mu`` is one over the noise multiplier,
-    and ``g_p`` is the convex majorant of the Gaussian delta with a tangent at the squared sensitivity ``p``.
+    Delta is ``min_p E[g_p(mu^2 r / chi2_r)]``. ``r`` is the number of probes, and ``mu`` is one over the noise
+    multiplier. ``g_p`` is the convex function above the Gaussian delta with a tangent at the squared sensitivity ``p``.
     """
     a = mp.mpf(probes) / 2
     scale = gaussian_mu(noise_multiplier) ** 2 * a

@@ -43,7 +43,8 @@ LADDER = 600.0 * 1.3 ** -np.arange(40.0)[::-1]  # nats; losses at which a tail m
 class EnforcedSketch:
     """The profile of one release of Gaussian mixing in both directions.
 
-    If the argument ``present`` of a method is True, the first of the two datasets has the record.
+    The two datasets differ in one record. If the argument ``present`` of a method is True, the first dataset has this
+    record, else the second one.
     """
 
     rank: float  # number of rows of the sketch
@@ -54,7 +55,7 @@ class EnforcedSketch:
 
     @property
     def mu(self) -> float:
-        """The sensitivity of the eigenvalue over its noise: ``mu = 1/Z``."""
+        """The sensitivity of the eigenvalue over its noise, ``1/eigen_noise``."""
         return 1.0 / self.eigen_noise
 
     @property
@@ -82,9 +83,9 @@ class EnforcedSketch:
     def excess(self, losses: Array) -> tuple[Array, Array]:
         """Return bounds of ``H_t - max(0, 1 - t)`` at losses ``ln t`` of any sign.
 
-        ``H_t`` is the profile at ``t = e^eps`` if the first of the two datasets has the record. Simple bounds replace
-        the tails from the losses on at which the tails hardly decrease any more. There the lower bound is 0. The upper
-        bound is constant for ``t > 1`` and proportional to ``t`` for ``t < 1``.
+        ``H_t`` is the profile at ``t = e^eps`` if the first of the two datasets has the record. Simple bounds are used
+        far in the tails, where the excess hardly decreases. There the lower bound is 0. The upper bound is constant for
+        ``t > 1`` and proportional to ``t`` for ``t < 1``.
         """
         first, last = self._cuts
         inside = np.clip(losses, first, last)
@@ -219,7 +220,7 @@ class EnforcedSketch:
         """Return ``ln`` of the integrand at each ``u``.
 
         The integrand is ``phi(u) R(u) h`` or, if not ``present``, ``phi(u) h``. Here ``phi`` is the standard normal
-        density, ``ln R`` is :meth:`_log_ratio`, and ``h`` is the profile of the sketch.
+        density, ``h`` is the profile of the sketch, and ``R(u)`` is the exponential of :meth:`_log_ratio`.
         """
         ratio = self._log_ratio(u, present)
         left = eps - ratio if present else eps + ratio

@@ -516,10 +516,11 @@ def _with_comparison(composition: _SelectionQuery, result: Result, target: Targe
 def draw_trials(trials: float, distribution: DistributionName = "geometric", shape: float | None = None) -> int:
     """Return a random number of runs for a selection.
 
-    The number has the distribution that :func:`select` accounts for. The random bits come from the operating system. A
-    negative binomial distribution has ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and a Poisson distribution has
-    ``P(k) = exp(-m) m^k / k!``. Probabilities are added in 80 decimal digits. Keep the number secret, because the
-    accounting does not cover its release.
+    The number has the distribution that :func:`select` accounts for. The random bits come from the operating system.
+    With the parameter ``gamma`` and the mean ``m``, a negative binomial distribution has
+    ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and a Poisson distribution has ``P(k) = exp(-m) m^k / k!``.
+    Probabilities are added in 80 decimal digits. Keep the number secret, because the accounting does not cover its
+    release.
 
     Args:
         trials: The expected number of runs, from 1 to 1e5.

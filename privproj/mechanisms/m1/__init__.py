@@ -104,7 +104,7 @@ class M1(NoisyMechanism):
 
     @property
     def norms(self) -> tuple[float, float]:
-        """The norms ``(kappa, kappa')`` of the residuals of ``v`` and ``v'``; default 1.
+        """The norms of the residuals of the changed column in both datasets; default 1.
 
         The residual is the part of the changed column that is orthogonal to the other columns.
         """
@@ -137,8 +137,9 @@ class M1(NoisyMechanism):
     def column_shift(self) -> tuple[float, float]:
         """The pair ``(alpha, beta)`` of :attr:`span_residual`, divided by the noise.
 
-        The standard deviation of the noise is ``z sqrt(c (alpha^2 + beta^2))``, where ``z`` is the noise multiplier and
-        ``c`` the number of changed columns.
+        The two numbers are the norms of the parts of ``v - v'`` within the span of the other columns and orthogonal to
+        the span. The standard deviation of the noise is ``z sqrt(c (alpha^2 + beta^2))``, where ``z`` is the noise
+        multiplier and ``c`` the number of changed columns.
 
         Raises:
             InvalidParameterError: The noise multiplier or an assumption on the column is missing.

@@ -43,7 +43,8 @@ from privproj.result import Status, limit_text
 def _has_residual(mechanism: M1) -> bool:
     """Return whether the loss has a residual part.
 
-    This is the case if the rank exceeds the dimension of the span and the residuals of the neighbors differ.
+    The residual is the part of the changed column orthogonal to the other columns. The loss has a residual part if the
+    rank exceeds the dimension of the span and the residuals of the neighbors differ.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -54,16 +55,19 @@ def _has_residual(mechanism: M1) -> bool:
 
 
 def is_distinguished(mechanism: M1) -> bool:
-    """Return whether exactly one neighbor has a nonzero residual, so that delta is 1."""
+    """Return whether exactly one neighbor has a nonzero residual, so that delta is 1.
+
+    The residual is the part of the changed column orthogonal to the other columns.
+    """
     return _has_residual(mechanism) and min(mechanism.norms) == 0.0
 
 
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     """Return the profile of the residual part; None if there is no such part (C13).
 
-    It is the profile of a vector Wishart release in fewer dimensions, which is exact for equal norms. If the norms of
-    the residuals differ, it is an upper bound: it covers both directions and all ratios of norms between 1 and the
-    actual ratio (C12).
+    The result is the profile of a vector Wishart release in fewer dimensions, which is exact for equal norms. If the
+    norms of the residuals differ, the result is an upper bound: it covers both directions and all ratios of norms
+    between 1 and the actual ratio (C12).
     """
     if not _has_residual(mechanism):
         return None
@@ -115,8 +119,9 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 def correlated_shift(mechanism: M1, log_d: float) -> float:
     """Return a bound on the sensitivity ``|C (v - v')|`` divided by the noise (C13).
 
-    The bound fails only if one of at most three events occurs, each of probability at most ``e^log_d``.
-    :func:`_count_of_events` returns the number of events. This is Lemma 14 of arXiv 2601.21719, corrected.
+    ``v`` and ``v'`` are the changed columns of neighboring datasets, and ``C`` is a part of the projection (module
+    docstring). The bound fails only if one of at most three events occurs, each of probability at most ``e^log_d``.
+    :func:`_count_of_events` returns the number of events. The bound is Lemma 14 of arXiv 2601.21719, corrected.
     """
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
@@ -235,7 +240,8 @@ def _chain(link: Callable[[float], float], count: int, log_delta: float) -> floa
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
     """Return epsilon of the bound ``column`` for one changed column, at a log delta.
 
-    ``split`` is the share of delta for the residual part. If it is a text, the shares of all events are optimized.
+    ``split`` is the share of delta for the residual part of the loss (module docstring). If it is a text, the shares of
+    all events are optimized.
     """
     odds = [0.0, 0.0, 0.0]
     if isinstance(split, float):
@@ -259,7 +265,7 @@ def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> floa
     The shares are given by three log odds:
 
     * The first divides delta between the residual and the correlated part.
-    * The second divides the share of the residual part between the events of ``T`` and ``W``.
+    * The second divides the share of the residual part between the events of ``T`` and ``W`` (:func:`residual_loss`).
     * The third divides the share of the correlated part between the Gaussian loss and the bound on its sensitivity.
 
     The result is an upper bound for any odds.
@@ -344,7 +350,7 @@ def _published_link(mechanism: M1, log_delta: float) -> float:
 def _has_wrong_radius(mechanism: M1) -> bool:
     """Return whether the published bound on the sensitivity is wrong (C13).
 
-    It is wrong if the rank exceeds the dimension of the span.
+    The bound is wrong if the rank exceeds the dimension of the span.
     """
     return mechanism.shape[1] > mechanism.span_residual[0]
 
@@ -374,8 +380,8 @@ COLUMN_PUBLISHED = Bound(
 def _residual_published(mechanism: M1) -> OverRun:
     """Return the bound ``residual-published``, for the residual part alone.
 
-    It is Theorem 1 of arXiv 2601.21719 in ``d - k`` dimensions at rank ``r - k``, where ``k`` is the dimension of the
-    span of the other columns.
+    The result is Theorem 1 of arXiv 2601.21719 in ``d - k`` dimensions at rank ``r - k``, where ``k`` is the dimension
+    of the span of the other columns.
 
     Raises:
         UnsupportedError: The rank is at most ``k``, so that there is no residual part.

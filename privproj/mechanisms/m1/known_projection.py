@@ -28,8 +28,8 @@ DIGITS = 6
 def distribution(mechanism: M1) -> "TabulatedSensitivity":
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    It is ``mu^2 |M u|^2`` for a unit vector ``u``, in units of the noise variance, with the ratio ``mu`` of sensitivity
-    to noise before projecting (C7).
+    The result is ``mu^2 |M u|^2`` for the projection ``M`` and a unit vector ``u``, in units of the noise variance
+    (C7). ``mu`` is the ratio of sensitivity to noise before projecting.
     """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
@@ -42,7 +42,7 @@ def distribution(mechanism: M1) -> "TabulatedSensitivity":
 def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
     """Return the privacy profile of a difference of rank one, as a tuple.
 
-    It is used for lower bounds of delta (C28). Every assumption on the rank allows such a difference.
+    The result is used for lower bounds of delta (C28). Every assumption on the rank allows such a difference.
     """
     # delta(eps) = E[h_eps(X)] (C4)
     return (rank_one_profile(distribution(mechanism), LOWER_END_REFINEMENT),)

@@ -18,9 +18,9 @@ from privproj.profiles.approximate_dp import EpsilonDeltaRule
 def representation(mechanism: M1) -> GoodEvent:
     """Return a bound by a Gaussian run, with a bound on the norm of the projection.
 
-    The norm exceeds its bound with a small probability, which is added to delta (C16). This event does not depend on
-    the difference between neighboring sums. So for a fixed projection the probability is added once, for any number of
-    releases.
+    The event that the norm exceeds its bound has a small probability, which is added to delta (C16). The event does not
+    depend on the difference between neighboring sums. So for a fixed projection the probability is added once, for any
+    number of releases.
     """
     return GoodEvent(mechanism.mu, partial(_radius, mechanism), once=mechanism.fixed_projection, default_split=0.5)
 
@@ -52,8 +52,8 @@ OPERATOR_NORM = Bound(
 def _published(mechanism: M1) -> EpsilonDeltaRule:
     """Return the published closed form, which is proved for ``0 < eps < 1`` only.
 
-    It is the textbook rule of the Gaussian mechanism, with the sensitivity multiplied by a bound on the norm of the
-    projection.
+    The result is the textbook rule of the Gaussian mechanism, with the sensitivity multiplied by a bound on the norm of
+    the projection.
     """
     half = math.log(0.5)
 

@@ -4,8 +4,8 @@ Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector, a
 between neighboring sums. With probability at most ``k P(B > tau)`` the projection captures more than the fraction
 ``tau`` of the squared norm of the difference. The bound is the sum of ``k P(B > tau)`` and of a Gaussian term at the
 sensitivity over noise ``mu sqrt(tau)``. The Gaussian term of the bound ``beta-tail`` is the two-sided tail, the
-probability that the absolute privacy loss exceeds ``eps``. That of ``beta-tail-sharp`` is the Gaussian delta. Both
-bounds are minimized over ``tau`` and hold for one layer and for several layers.
+probability that the absolute privacy loss exceeds ``eps``. The Gaussian term of ``beta-tail-sharp`` is the Gaussian
+delta. Both bounds are minimized over ``tau`` and hold for one layer and for several layers.
 
 A kernel here is a function for one release, called with a row ``(a, b, k, mu, sharp)``, see :func:`beta_tail_row`.
 """
@@ -43,16 +43,17 @@ from privproj.profiles.privacy_profile import FreeParameter, PrivacyProfile, Pro
 def rank_of_difference(mechanism: M2) -> int:
     """Return the rank ``k`` of the difference between neighboring sums.
 
-    It is the assumed rank, or else the largest rank that the shape allows.
+    The result is the assumed rank, or else the largest rank that the shape allows.
     """
     return mechanism.change_rank or mechanism.largest_rank
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """Return the log of the bound on the probability of capturing more than ``tau``.
+    """Return the log of a bound on the probability that a projection keeps more than ``tau``.
 
-    With several layers it is the sum of ``k P(B > tau)`` over the layers. ``tau = 1/(1 + e^-t)`` is given by its log
-    odds ``t``, so that ``1 - tau`` is accurate.
+    ``tau`` is a share of the squared norm of the difference of neighboring sums. The bound is the sum of
+    ``k P(B > tau)`` over the layers. ``B`` is the squared norm of a projected unit vector, and ``k`` is the rank of the
+    difference. ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` is accurate.
     """
     # y = 1 - tau and e^t y = tau.
     y = 1.0 / (1.0 + math.exp(t))
@@ -70,9 +71,10 @@ def _beta_tail_ends(
 ) -> tuple[float, float, float, tuple[float, float, float]]:
     """Return ``(lower, upper, -d ln delta/deps, state)`` for one layer (a kernel).
 
-    ``lower`` and ``upper`` enclose ``ln delta``. ``distribution`` is ``(a, b, mu, sharp, ln k, beta_constant)``. There
-    may be two local minima over ``tau``. ``state`` has the logits of ``tau`` at both minima for the last ``eps``, and
-    that ``eps``. If ``eps`` differs much from the last one, both minima are searched for again.
+    ``lower`` and ``upper`` enclose ``ln delta``. ``distribution`` is ``(a, b, mu, sharp, ln k, beta_constant)``,
+    computed from a row of :func:`beta_tail_row`. There may be two local minima over ``tau``. ``state`` has the logits
+    of ``tau`` at both minima for the last ``eps``, and that ``eps``. If ``eps`` differs much from the last one, both
+    minima are searched for again.
     """
     a, b, mu, sharp, log_k, c = distribution
     below, above, found_at = state
@@ -200,8 +202,8 @@ def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
     """Return a function that maps ``ln p`` to ``sqrt(tau)``, rounded up.
 
-    The projection captures more than ``tau`` of the squared norm of the difference with probability at most ``p``
-    (C16).
+    With probability at most ``p``, the projection captures more than the fraction ``tau`` of the squared norm of the
+    difference between neighboring sums (C16).
     """
 
     def radius(log_bad: float) -> float:
@@ -215,7 +217,7 @@ def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
 
 
 def _rank_assumptions(mechanism: M2) -> tuple[Assumption, ...]:
-    """Return the assumption on the rank of the difference.
+    """Return the assumption on the rank of the difference between neighboring sums.
 
     If the shape rules out a larger rank, the tuple is empty.
     """

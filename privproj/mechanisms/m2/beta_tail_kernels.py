@@ -1,9 +1,9 @@
 """Compute the Beta-tail bound of M2 for one release, in scalar functions (C16).
 
 The bound is the minimum of ``G(tau) + k P(B > tau)`` over ``tau`` in (0, 1], with ``B ~ Beta(a, b)``. ``G(tau)`` is the
-Gaussian term at ``eps`` for the sensitivity over noise ``mu sqrt(tau)``. If ``sharp``, it is the Gaussian delta (C3),
-else the two-sided tail, the probability that the absolute privacy loss exceeds ``eps``. The sum is an upper bound of
-delta for every ``tau``.
+Gaussian term at ``eps`` for the sensitivity over noise ``mu sqrt(tau)``. If ``sharp``, the Gaussian term is the
+Gaussian delta (C3), else the two-sided tail. The two-sided tail is the probability that the absolute privacy loss
+exceeds ``eps``. The sum is an upper bound of delta for every ``tau``.
 
 In all functions ``t`` is the logit ``ln(tau/(1-tau))`` of ``tau``, ``c`` is ``beta_constant(a, b)``, ``k`` is the rank
 of the difference and ``log_k = ln k``.
@@ -28,7 +28,11 @@ LOG_LEAST_DOUBLE = -745.0
 
 
 def log_tail_profile(eps, mu, sharp):
-    """Return the log of the Gaussian term ``G`` at the sensitivity over noise ``mu``."""
+    """Return the log of the Gaussian term ``G`` at the sensitivity over noise ``mu``.
+
+    ``G`` is the delta of the Gaussian mechanism if ``sharp``, else the probability that its privacy loss exceeds
+    ``eps`` in absolute value.
+    """
     if sharp:
         return log_gaussian_delta(eps, mu)
     return log_two_sided(eps, mu)
@@ -52,7 +56,8 @@ def log_tail_profile_slope(eps, mu, sharp):
 def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
     """Return ``S = ln (dG/dln tau) - ln (k tau pdf(tau))`` and ``dS/dt``.
 
-    ``pdf`` is the density of ``B``. At ``S = 0`` the derivative of the bound with respect to ``tau`` is 0.
+    ``G`` is the Gaussian term, and ``pdf`` is the density of ``B`` (module docstring). At ``S = 0`` the derivative of
+    the bound with respect to ``tau`` is 0.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
@@ -66,10 +71,8 @@ def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
     """Return the logit of a stationary ``tau`` of the bound, near the logit ``t``.
 
-    If there is no stationary point, the result is an end of the range from -300 to 35. Newton's method ends with an
-    error of about 1e-9 in units of the width of the Beta distribution. The bound is flat there, so the error of the
-    bound is far below rounding. If Newton's step fails, the bracket is bisected. If there is no bracket yet, steps of
-    doubled size are made instead.
+    If there is no stationary point, the result is an end of the range from -300 to 35. The error is about 1e-9 in units
+    of the width of the Beta distribution. The bound is flat there, so the error of the bound is far below rounding.
     """
     scale = beta_tail_scale(a, b)
     low, high, stride = -300.0, 35.0, 0.1 * scale
@@ -95,7 +98,10 @@ def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``ln[G(tau) + k P(B > tau)]``, the bound at one ``tau`` (C16)."""
+    """Return ``ln[G(tau) + k P(B > tau)]``, the bound at one ``tau`` (C16).
+
+    ``G`` is the Gaussian term, and ``B ~ Beta(a, b)`` is the squared norm of a projected unit vector.
+    """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
     # G(tau) + k P(B > tau) (C16)
@@ -152,8 +158,9 @@ def beta_tail_delta(a, b, k, mu, eps, sharp):
 def beta_tail_share(a, b, c, log_share):
     """Return a logit ``t`` at which the search for ``tau`` begins.
 
-    At this ``tau``, above the mean of ``B``, ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``. This expression
-    is of the order of the tail ``P(B > tau)``.
+    ``t`` is the logit of ``tau``. At this ``tau``, above the mean of ``B ~ Beta(a, b)``,
+    ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``. This expression is of the order of the tail
+    ``P(B > tau)``.
     """
     t = log(a / b) + beta_tail_scale(a, b)
     for _ in range(6):
@@ -181,9 +188,7 @@ def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
     The result is ``inf`` if there is no such ``eps`` below 1e9. The target is slightly below ``log_delta``, by the
     relative error of the bound, so that delta at the result is at most the given delta.
 
-    The method is Newton's on ``ln delta(eps)``, within a bracket. The derivative is that of the Gaussian term at the
-    optimal ``tau`` (envelope theorem), and each search for ``tau`` begins at the last ``tau``. The last step is
-    corrected for curvature if its error is then below the tolerance.
+    The method is Newton's on ``ln delta(eps)``, within a bracket.
     """
     log_k, c = log(k), beta_constant(a, b)
     tolerance = 1e-14 * (1.0 - log_delta)

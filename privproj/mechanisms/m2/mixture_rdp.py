@@ -23,7 +23,7 @@ LARGEST_SUM = 2.0**900  # soundness: sums are divided by this power of two, whic
 def log_energy_moment(a: float, b: float, c: float) -> float:
     """Return ``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
 
-    It is computed as a sum of positive terms if few terms suffice, else as the integral
+    The result is computed as a sum of positive terms if few terms suffice, else as the integral
     ``c + ln E[e^(-c (1 - B))]``.
     """
     n = a + b
@@ -37,7 +37,10 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
 
 
 def _log_moment_by_terms(a: float, n: float, c: float) -> float:
-    """Return ``ln 1F1(a; n; c)``, rounded up, from a sum of positive terms."""
+    """Return ``ln 1F1(a; n; c)``, rounded up, from a sum of positive terms.
+
+    ``1F1`` is Kummer's confluent hypergeometric function.
+    """
     term = total = a * c / n
     j, log_scale = 1.0, 0.0
     while True:
@@ -59,7 +62,7 @@ def _log_moment_by_terms(a: float, n: float, c: float) -> float:
 def _log_layer_moment(dim: int, rank: int, c: float) -> float:
     """Return ``ln E[e^(c B)]`` for the captured energy ``B`` of one layer.
 
-    If the layer is not projected, ``B`` is 1.
+    ``B`` is the squared norm of a projected unit vector, and 1 if the layer is not projected.
     """
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 

@@ -27,9 +27,9 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitivity | ScaledBeta:
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    It is ``mu^2 |P u|^2`` for a unit vector ``u`` and the projection ``P`` of a layer of this shape, in units of the
-    noise variance (C7). With adaptive clipping, the squared sensitivity of the count divided by the variance of its
-    noise is added (C31).
+    The result is ``mu^2 |P u|^2`` for a unit vector ``u`` and the projection ``P`` of a layer of this shape, in units
+    of the noise variance (C7). With adaptive clipping, the squared sensitivity of the count divided by the variance of
+    its noise is added (C31).
     """
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
     plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift
@@ -135,7 +135,7 @@ RANK_FREE = Bound(
 def _rank_one_of(mechanism: M2) -> PrivacyProfile:
     """Return the exact profile for differences of rank one (C4).
 
-    It is exact for an adversary who observes the projection.
+    The result is exact for an adversary who observes the projection.
     """
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)

@@ -159,8 +159,8 @@ class Sketch(Mechanism):
     def gamma_of_matrices(self) -> float:
         """The ratio ``gamma`` for a difference of any rank (C14).
 
-        It is computed with ``|Q Q^T - Q' Q'^T|_F <= 2 B_F B_S``, where ``B_F`` is ``frobenius_bound`` and ``B_S`` is
-        ``sensitivity``.
+        For the query matrices ``Q`` and ``Q'`` of neighbors, ``|Q Q^T - Q' Q'^T|_F <= 2 B_F B_S`` is used. ``B_F`` is
+        ``frobenius_bound``, and ``B_S`` is ``sensitivity``.
         """
         has_norms = self.frobenius_bound is not None and self.sensitivity is not None
         return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if has_norms else None)  # pyright: ignore
@@ -169,8 +169,8 @@ class Sketch(Mechanism):
     def gamma_of_one_column(self) -> float:
         """The ratio ``gamma`` if one column is added to or removed from ``Q`` (C14).
 
-        The norm of the column is at most the sensitivity ``B_S``. So ``gamma`` is computed with
-        ``|Q Q^T - Q' Q'^T|_F <= B_S^2``.
+        ``Q`` is the query matrix. The norm of the column is at most the sensitivity ``B_S``. So ``gamma`` is computed
+        with ``|Q Q^T - Q' Q'^T|_F <= B_S^2``.
         """
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
 

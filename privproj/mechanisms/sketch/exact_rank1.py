@@ -88,8 +88,8 @@ def representation(mechanism: Sketch) -> PrivacyProfile:
 def _is_attained(mechanism: Sketch) -> bool:
     """Return whether some pair of neighboring datasets attains the bound (C4).
 
-    The pair differs in a column of norm ``B_S``, the sensitivity. It must satisfy the bound ``B_F`` on ``|Q|_F`` and
-    the eigenvalue floor.
+    The pair differs in a column of norm ``B_S``, the sensitivity. The column must satisfy the bound ``B_F`` on the norm
+    of the query matrix, and the eigenvalue floor.
     """
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
     # B_F^2 >= lam + B_S^2.

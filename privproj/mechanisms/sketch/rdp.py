@@ -17,7 +17,7 @@ most ``f(|nu_i|)``. The function ``f(sqrt(u))`` is convex in ``u`` and 0 at 0, b
 **Relative to the other covariance.** If ``nu_i`` are eigenvalues relative to ``Sigma_2`` instead, each term is
 ``-(alpha-1) ln(1 + nu_i) - ln(1 - (alpha-1) nu_i)``. The series of this term has the coefficients
 ``((alpha-1)^j + (-1)^j (alpha-1))/j``, which are nonnegative for ``alpha >= 2``. So the same argument applies for
-``alpha >= 2``. It gives a smaller bound, which differences of rank one attain.
+``alpha >= 2``. This argument gives a smaller bound, which differences of rank one attain.
 """
 
 import math
@@ -41,7 +41,7 @@ ROUNDED = 1e-15
 def divergence_bracket(alpha: float, t: float) -> float:
     """Return ``alpha ln(1-t) - ln(1 - alpha t)``, rounded up, for ``0 < alpha t < 1``.
 
-    At ``t = 1/Gamma`` it is the largest possible sum in the Renyi divergence; see the module docstring.
+    At ``t = 1/Gamma`` the result is the largest possible sum in the Renyi divergence; see the module docstring.
     """
     x = alpha * t
     # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
@@ -64,7 +64,8 @@ def sharp_divergence_bracket(alpha: float, t: float) -> float:
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
     """Return the Renyi curve of the bound ``rdp-tight``, for ``1 < alpha < Gamma``.
 
-    The published bound ``rdp`` multiplies this curve by the number of ``eigenvalues``.
+    ``Gamma`` is the argument ``gamma``, and ``alpha`` is the order. The published bound ``rdp`` multiplies this curve
+    by ``eigenvalues``.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
@@ -78,7 +79,8 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
     """Return the Renyi curve for ``2 <= alpha < Gamma + 1``.
 
-    It comes from eigenvalues relative to the other covariance; see the module docstring.
+    ``Gamma`` is the argument ``gamma``, and ``alpha`` is the order. The curve comes from eigenvalues relative to the
+    other covariance; see the module docstring.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
@@ -103,7 +105,7 @@ OF_MATRICES: dict[str, Any] = {
 def eigenvalues_of(mechanism: Sketch) -> int:
     """Return ``eigenvalues``, the rank of ``Q Q^T - Q' Q'^T``.
 
-    It is a factor in the published bounds.
+    The result is a factor in the published bounds.
 
     Raises:
         InvalidParameterError: The number is missing.
@@ -190,7 +192,7 @@ def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
     """Return the Renyi curve of one LoRA step.
 
     Raises:
-        UnsupportedError: The run has several releases. The gradients of later releases depend on ``A``.
+        UnsupportedError: The run has several releases. The gradients of later releases depend on the sketch.
     """
     if run.steps > 1:
         raise UnsupportedError(

@@ -112,8 +112,8 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
 def descent_condition(dim: int, rank: int, failure: float) -> float:
     """Compute a bound of the condition number of a Wishart matrix.
 
-    The condition number is the ratio ``lambda_max/lambda_min`` of the extreme eigenvalues of ``M ~ W_d(I/r, r)``.
-    Descent along ``M grad`` may be slow if it is large. The bound is
+    The condition number is the ratio ``lambda_max/lambda_min`` of the extreme eigenvalues of ``M ~ W_d(I/r, r)``. If
+    the condition number is large, descent along ``M grad`` may be slow. The bound is
     ``((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2`` with ``u = sqrt(2 ln(1/b))``. It fails with probability at most
     ``2b``.
 

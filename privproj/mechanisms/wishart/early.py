@@ -33,10 +33,11 @@ SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 ex
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
     """Return the bound on the privacy loss (C11).
 
-    It holds if ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R = radius``. The loss contains the
-    logarithm of ``(R/t) cos(theta - theta_R)``, where ``theta`` is the angle between ``v`` and ``v'`` and
-    ``theta_R = arccos(t/R)``. The cosine is largest at ``theta = theta_R``. If the assumed angle is larger than
-    ``theta_R``, smaller angles give a larger loss, so the largest value is used. A negative logarithm counts as 0.
+    The bound holds if ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R = radius`` (module
+    docstring). The loss contains the logarithm of ``(R/t) cos(theta - theta_R)``, where ``theta`` is the angle between
+    ``v`` and ``v'`` and ``theta_R = arccos(t/R)``. The cosine is largest at ``theta = theta_R``. If the assumed angle
+    is larger than ``theta_R``, smaller angles give a larger loss, so the largest value is used. A negative logarithm
+    counts as 0.
     """
     dim, rank, m = mechanism.shape
     # slope = sqrt(R^2/t^2 - 1), sine = sqrt(1 - rho^2), m = 1 - rho.
@@ -74,7 +75,8 @@ def _log_below(rank: int, x: float) -> float:
 def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
     """Return the log of a bound on the probability that ``r |y|`` exceeds ``radius``.
 
-    ``c`` is the constant in the exponent of the bound.
+    ``y`` is the release, and ``r`` is the number of degrees of freedom. ``c`` is the constant in the exponent of the
+    bound.
     """
     dim, rank, _ = mechanism.shape
     # 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
@@ -84,7 +86,8 @@ def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTAN
 def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
     """Return a radius that ``r |y|`` exceeds with probability at most ``e^log_bad``.
 
-    The function is the inverse of :func:`_log_spectral`.
+    ``y`` is the release, and ``r`` is the number of degrees of freedom. The function is the inverse of
+    :func:`_log_spectral`.
     """
     dim, rank, _ = mechanism.shape
     # sqrt R = sqrt d + sqrt r + sqrt(ln(2/p)/c).
@@ -123,10 +126,10 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
     """Return the smallest log delta at an epsilon, or 0 if no delta is below 1.
 
-    Delta is ``e^log_tail(t)`` (:func:`_early_rule`) plus the bound on the probability that ``r |y|`` exceeds ``R``. It
-    is minimized over all ``t`` and ``R`` with a loss of at most ``eps``. ``R`` must exceed ``(sqrt d + sqrt r)^2``. The
-    loss increases with ``R`` and decreases with ``t``. So the search starts at the ``t`` whose loss at this limit of
-    ``R`` is ``eps``.
+    Delta is ``e^log_tail(t)`` (:func:`_early_rule`) plus the bound on the probability that ``r |y|`` exceeds ``R``.
+    Delta is minimized over all ``t`` and ``R`` with a loss of at most ``eps``. ``R`` must exceed
+    ``(sqrt d + sqrt r)^2``. The loss increases with ``R`` and decreases with ``t``. So the search starts at the ``t``
+    whose loss at this limit of ``R`` is ``eps``.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.
@@ -149,11 +152,11 @@ def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps
 def early_bound_at(
     mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL_CONSTANT
 ) -> tuple[float, float]:
-    """Return ``(eps, ln delta)`` at given values of ``t``, ``eta``, ``R`` and ``c``.
+    """Return ``(eps, ln delta)`` at given free parameters of the bound ``early``.
 
     Args:
         mechanism: The mechanism with its misalignment.
-        t: The threshold of ``r v.y`` and ``r v'.y``, above 0.
+        t: The threshold of ``r v.y`` and ``r v'.y`` for the release ``y``, above 0.
         eta: The parameter of the published tail bound, in which ``t + eta`` is a second threshold; at least 0.
         radius: ``R``, the bound on ``r |y|``, above ``t`` and above ``(sqrt d + sqrt r)^2``.
         c: The constant of the bound on the spectral norm, above 0 and at most 1/2.

@@ -67,7 +67,7 @@ def largest_at_corners(
 ) -> float:
     """Return the largest privacy loss on a rectangle of ``A`` and ``W``, rounded up.
 
-    The loss is a function of ``A`` and ``W`` (C9, for unequal norms C12). It is linear in ``W``. As a function of
+    The loss is a function of ``A`` and ``W`` (C9, for unequal norms C12). The loss is linear in ``W``. As a function of
     ``1/A`` it is convex, or monotone if ``d + 1 < r``. So it is largest at a corner of the rectangle. The result covers
     both cases for which neighbor has the larger norm, and is at least 0.
 
@@ -92,6 +92,8 @@ def largest_at_corners(
 
 def published_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
     """Return the published bound on the privacy loss outside of two tail events.
+
+    The events are tails of the variables ``T`` and ``W`` of the loss (module docstring).
 
     Args:
         dim: The dimension ``d``.
@@ -134,8 +136,8 @@ def split_rule(epsilon: Callable[[float | str, float], float], default: float | 
 def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
     """Return the rule from delta to epsilon for a bound on the loss.
 
-    Delta is divided between ``T`` and ``W``, evenly unless the run has another split. ``margin`` is the relative
-    difference of the loss if the quantiles are moved by :data:`QUANTILE_RTOL`.
+    Delta is divided between the tail events of ``T`` and ``W`` (module docstring), evenly unless the run has another
+    split. ``margin`` is the relative difference of the loss if the quantiles are moved by :data:`QUANTILE_RTOL`.
     """
     return split_rule(partial(quantile_epsilon, loss, *mechanism.shape), 0.5, margin=margin)
 
@@ -182,8 +184,9 @@ QUANTILE = Bound(
 def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
     """Return the largest privacy loss within the quantiles (C11).
 
-    ``W`` is either below one upper quantile or between two quantiles, whichever gives the smaller result. The
-    misalignment of the pair is ``m``; pairs with a smaller misalignment have a smaller delta (C10).
+    The loss is a function of two variables ``A`` and ``W`` (module docstring). ``W`` is either below one upper quantile
+    or between two quantiles, whichever gives the smaller result. The misalignment of the pair is ``m``; pairs with a
+    smaller misalignment have a smaller delta (C10).
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     spread = math.sqrt(m * (2.0 - m)) * quantiles.t

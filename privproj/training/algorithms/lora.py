@@ -115,7 +115,7 @@ def add_frozen_lora(
         rank: Rank of every adapter, from 1 to the number of inputs of the narrowest adapted layer.
         alpha: LoRA's ``alpha``: the scale is ``s = alpha / rank``. None: ``s = 1``.
         where: Called with the name of a linear layer and the layer; returns True to adapt the layer. None: all linear
-            layers are adapted. It is not called if the module itself is a linear layer.
+            layers are adapted. ``where`` is not called if the module itself is a linear layer.
         insecure_seed: A whole number of at least 0 that makes the factors ``A`` repeatable. None: they come from a
             generator seeded by the operating system.
 
@@ -400,9 +400,9 @@ def _save_trained(
 def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
     """Return a hook that merges and resamples adapters after every ``every`` steps.
 
-    The hook sets ``W <- W + s B A`` and ``B = 0``, and draws a new ``A``. Each step is accounted as a step of
-    DP-LoRA-FA. The randomness of ``A`` does not reduce epsilon, because from the second step after a draw gradients
-    depend on ``A``.
+    The hook calls :meth:`FrozenLoRA.merge`: it adds the adapter to the weight, sets ``B = 0``, and draws a new ``A``.
+    Each step is accounted as a step of DP-LoRA-FA. The randomness of ``A`` does not reduce epsilon, because from the
+    second step after a draw gradients depend on ``A``.
     """
     layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
     if not layers:

@@ -124,9 +124,9 @@ class PrismLinear(nn.Module):
 
 
 def low_rank(x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Tensor:
-    """Return ``U (s * (V^T x))``; during training the gradient is captured.
+    """Return ``U (s * (V^T x))``, the output of the low-rank part of a layer.
 
-    :mod:`privproj.training.capture` explains how gradients are captured.
+    During training the gradient is captured (:mod:`privproj.training.capture`).
     """
     if has_torch_function((x, u, s, v)):
         return handle_torch_function(low_rank, (x, u, s, v), x, u, s, v)
@@ -166,7 +166,7 @@ def add_prism(
         rank: Rank of every trained part, from 1 to the smallest side of an adapted layer.
         steps: Options of the step. None: ``Steps()``, the adaptive steps of the paper.
         where: Called with the name of a linear layer and the layer; returns True to adapt the layer. None: all linear
-            layers are adapted. It is not called if the module itself is a linear layer.
+            layers are adapted. ``where`` is not called if the module itself is a linear layer.
         insecure_seed: A whole number of at least 0 that makes the bases repeatable. None: they come from a generator
             seeded by the operating system.
 
@@ -215,7 +215,7 @@ class _Tangent(NamedTuple):
     vp: Tensor
 
     def flat(self) -> Tensor:
-        """Return the entries of ``K``, ``Up`` and ``Vp`` as one vector, in this order."""
+        """Return the entries of the three matrices ``K``, ``Up`` and ``Vp`` as one vector."""
         return torch.cat([part.flatten() for part in self])
 
     def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
@@ -227,7 +227,7 @@ class _Tangent(NamedTuple):
 
 
 def from_flat(row: Tensor, at: Point) -> _Tangent:
-    """Return the tangent vector with the coordinates ``row``, ordered as in ``flat``.
+    """Return the tangent vector with the coordinates ``row``, in the order of :meth:`_Tangent.flat`.
 
     ``Up`` and ``Vp`` are made orthogonal to the bases ``U`` and ``V`` of the point ``at``.
     """
@@ -237,14 +237,18 @@ def from_flat(row: Tensor, at: Point) -> _Tangent:
 
 
 def _orthogonal(xi: _Tangent, at: Point) -> _Tangent:
-    """Return ``xi`` with ``Up`` replaced by ``(I - U U^T) Up``, and ``Vp`` likewise."""
+    """Return ``xi`` with ``Up`` and ``Vp`` orthogonal to the bases ``U`` and ``V``.
+
+    ``Up`` is replaced by ``(I - U U^T) Up``, and ``Vp`` by ``(I - V V^T) Vp``.
+    """
     return _Tangent(xi.k, xi.up - at.u @ (at.u.T @ xi.up), xi.vp - at.v @ (at.v.T @ xi.vp))
 
 
 def from_products(gv: Tensor, gtu: Tensor, at: Point) -> _Tangent:
     """Return the projection ``P_T(G)`` of a matrix ``G`` to the tangent space.
 
-    ``gv`` is ``G V`` (m x r), ``gtu`` is ``G^T U`` (n x r), and ``G`` is m x n.
+    ``gv`` is ``G V`` (m x r), ``gtu`` is ``G^T U`` (n x r), and ``G`` is m x n. ``U`` and ``V`` are the bases of the
+    point ``at``.
     """
     # K = U^T G V, Up = (I - U U^T) G V, Vp = (I - V V^T) G^T U.
     return _orthogonal(_Tangent(at.u.T @ gv, gv, gtu), at)
@@ -265,7 +269,7 @@ def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
 def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
     """Return the retraction ``Retr(Z - rate xi)``, where ``Z`` is the point ``at``.
 
-    It is the best approximation of rank r, by a truncated singular value decomposition.
+    The result is the best approximation of rank r, by a truncated singular value decomposition.
     """
     # Z - rate xi = [U, Up] [[diag(s) - rate K, -rate I], [-rate I, 0]] [V, Vp]^T.
     return _moved(at.u, xi.up, torch.diag(at.s) - rate * xi.k, at.v, xi.vp, rate)
@@ -297,8 +301,9 @@ def transported(xi: _Tangent, old: Point, new: Point) -> _Tangent:
 def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
     """Return the horizontal lift ``(dA, dB)`` of a tangent vector to balanced factors.
 
-    The balanced factors are ``A = U s^1/2`` and ``B = V s^1/2``; all ``s`` must be positive. The lift satisfies
-    ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``. ``dA`` is m x r and ``dB`` is n x r.
+    The balanced factors of the point ``at``, with the bases ``U`` and ``V`` and the singular values ``s``, are
+    ``A = U s^1/2`` and ``B = V s^1/2``. All ``s`` must be positive. The lift satisfies ``dA B^T + A dB^T = xi`` and
+    ``A^T dA = dB^T B``. ``dA`` is m x r and ``dB`` is n x r.
     """
     # X_ij = K_ij sqrt(s_j) / (s_i + s_j), (Y^T)_ij = sqrt(s_i) K_ij / (s_i + s_j).
     root, total = at.s.sqrt(), at.s[:, None] + at.s[None, :]
@@ -345,7 +350,10 @@ OVERSTATEMENT = 8.0
 
 
 def _orthonormality_error(at: Point) -> Tensor:
-    """Return the larger of the Frobenius norms ``|U^T U - I|`` and ``|V^T V - I|``."""
+    """Return how far the bases ``U`` and ``V`` of a point are from orthonormal.
+
+    The result is the larger of the Frobenius norms ``|U^T U - I|`` and ``|V^T V - I|``.
+    """
     wide = [per_example.to_double(basis) for basis in (at.u, at.v)]
     eye = torch.eye(len(at.s), dtype=wide[0].dtype, device=at.s.device)
     return torch.stack([(basis.T @ basis - eye).norm() for basis in wide]).max()
@@ -374,7 +382,7 @@ class _TrainedLowRank(Trained):
 
 
 class _TangentView(View):
-    """The view of PRISM: the projection ``P_T(G_j)`` to the tangent space.
+    """The view of PRISM: gradients ``G_j`` projected to the tangent space.
 
     ``G_j`` is the gradient of record ``j``. The norm of the projection is clipped, and noise is added to the
     coordinates of the sum. The squared norm is a sum of two squares,
@@ -427,7 +435,7 @@ class _TangentView(View):
         """Return an upper bound on ``|P_T(G_j)|^2`` for each record.
 
         The bound is also valid for bases that are not exactly orthonormal. The result is None if no gradients were
-        captured.
+        captured. ``P_T(G_j)`` is the projected gradient of record ``j``.
         """
         captured = self.trained.take()
         if captured is None:
@@ -450,7 +458,10 @@ class _TangentView(View):
         return torch.where(loose > LARGEST_DEVIATION, math.inf, squared)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the coordinates of ``sum_j c_j P_T(G_j)`` as a vector."""
+        """Return the coordinates of ``sum_j c_j P_T(G_j)`` as a vector.
+
+        ``P_T(G_j)`` is the projected gradient of record ``j``, and ``c_j`` is its clipping factor.
+        """
         gv, gtu = (per_example.clipped_sum(c, *part, mask=mask) for part in self.seen)
         self.seen, at = [], self.point
         # G V and G^T U for G = sum_j c_j G_j.
@@ -459,7 +470,7 @@ class _TangentView(View):
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
         """Make one step on the manifold, with the learning rate of the group.
 
-        Weight decay, that of the group, reduces the singular values ``s``.
+        The weight decay of the group reduces the singular values ``s``.
         """
         with torch.no_grad():
             at = self.point
@@ -482,10 +493,11 @@ class _TangentView(View):
     def adaptive(self, at: Point, xi: _Tangent, rate: float) -> Point:
         """Return ``Retr(Z - lr (U_A B^T + A U_B^T))``, with balanced factors ``A``, ``B``.
 
-        The update of ``A`` is ``U_A = m_A (V_A + lam_A I)^-1/2``, and likewise ``U_B``. ``m_A`` is the lifted momentum,
-        ``V_A`` (r x r) is the second moment of the lifted releases, and ``lam_A`` is the ridge. Both factors are first
-        rotated by the orthogonal matrix that brings them closest to the factors of the last step. So second moments of
-        different steps can be averaged.
+        ``Z`` is the point ``at``, ``lr`` is ``rate``, and ``Retr`` is the retraction. The update of ``A`` is
+        ``U_A = m_A (V_A + lam_A I)^-1/2``, and likewise ``U_B``. ``m_A`` is the lifted momentum, ``V_A`` (r x r) is the
+        second moment of the lifted releases, and ``lam_A`` is the ridge. Both factors are first rotated by the
+        orthogonal matrix that brings them closest to the factors of the last step. So second moments of different steps
+        can be averaged.
         """
         assert self.moment is not None
         root = at.s.sqrt()

@@ -2,9 +2,9 @@
 
 The variants are M2 with projected clipping and projected DP-SGD. All algorithms project the inputs of every trained
 matrix. Flora may use one sketch for several releases. The others draw a new projection for every release. M2 clips the
-norm of the whole gradient and sums the projected gradient. Its fresh projections, which may be public, make epsilon
-smaller than that of DP-SGD. The others clip the norm of the gradient that they sum, and are accounted as the Gaussian
-mechanism. No algorithm corresponds to the mechanism ``m1``, which clips, projects, and then adds noise.
+norm of the whole gradient and sums the projected gradient. The fresh projections of M2, which may be public, make
+epsilon smaller than that of DP-SGD. The others clip the norm of the gradient that they sum, and are accounted as the
+Gaussian mechanism. No algorithm corresponds to the mechanism ``m1``, which clips, projects, and then adds noise.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from privproj.training.view import Algorithm, Shape, Update, View
 
 
 class Projected(View):
-    """The view of M2: a fresh projection of the inputs of a matrix.
+    """The view of M2: gradients times a fresh projection of the inputs.
 
     ``Q`` (inputs x rank) has orthonormal columns, and ``Q R`` is a Gaussian matrix with N(0, 1) entries. ``d`` is the
     number of inputs and ``r`` the rank. The release is ``S = sum_j c_j G_j Q + sigma Xi`` (outputs x rank), with
@@ -57,7 +57,7 @@ class Projected(View):
     def sketched(self, x: Tensor) -> Tensor:
         """Return ``x Q``, or ``sqrt(d/r) x Q`` with projected clipping.
 
-        The last dimension of ``x`` has the inputs.
+        The last dimension of ``x`` has the inputs. ``Q`` is the projection of this release.
         """
         return x @ self.q.to(x)
 
@@ -76,7 +76,7 @@ class Projected(View):
 
 
 class _ProjectedClip(Projected):
-    """The view of M2 with projected clipping: clips and sums ``sqrt(d/r) G_j Q``.
+    """The view of M2 with projected clipping: ``sqrt(d/r) G_j Q``.
 
     ``Q``, ``d`` and ``r`` are as in :class:`Projected`.
     """
@@ -101,25 +101,30 @@ class _ProjectedDPSGD(View):
         self.q = torch.linalg.qr(self.a.T.double())[0].to(self.a)
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return ``x A^T A``.
+        """Return ``x A^T A`` for the projection ``A`` of this release.
 
         The last dimension of ``x`` has the inputs.
         """
         return (x @ self.a.T) @ self.a
 
     def update(self, mean: Tensor) -> Update:
-        """Return the released mean ``Y`` times ``P_A``, as ``Y Q`` and ``Q^T``."""
+        """Return the released mean times ``P_A = Q Q^T``, as two factors.
+
+        The factors are the mean times ``Q``, and ``Q^T``. The columns of ``Q`` are an orthonormal basis of the range of
+        ``A^T``.
+        """
         return mean @ self.q, self.q.T
 
 
 class _Flora(Projected):
-    """The view of Flora, whose momentum ``m`` is in the space of a random sketch.
+    """The view of Flora: gradients times a random sketch, with momentum ``m``.
 
     The sketch ``A`` is rank x inputs with entries N(0, 1/rank). The release is ``R = sum_j c_j G_j A^T + sigma Xi``
     (outputs x rank), and the norm of ``G_j A^T`` is clipped. The updates are ``m <- beta m + (1 - beta) R / (q N)`` and
     ``W <- W - lr m A``. After every ``every`` steps a new sketch ``A`` is drawn, and the momentum is transferred by
-    ``m <- m A_old A^T``. This is unbiased because ``E A^T A = I``. The transfer and ``m A`` are post-processing, so for
-    any ``every`` this is the subsampled Gaussian mechanism (C3: Gaussian profile; C17: subsampling).
+    ``m <- m A_old A^T``. The transfer is unbiased because ``E A^T A = I``. The transfer and ``m A`` are
+    post-processing, so for any ``every`` this is the subsampled Gaussian mechanism (C3: Gaussian profile; C17:
+    subsampling).
     """
 
     clips_what_it_sums, is_orthogonal = True, False

@@ -175,7 +175,7 @@ def flat_weights(trained: list[Trained]) -> Tensor:
 
 
 class _SubspaceView(View):
-    """The view of DP-SFT: the coordinates ``z_j = P^T vec(G_j)`` of the gradient.
+    """The view of DP-SFT: coordinates ``z_j = P^T vec(G_j)`` of the gradients.
 
     ``P`` (weights x k) is the basis of the subspace, and ``G_j`` is the gradient of record ``j``.
     """
@@ -209,12 +209,18 @@ class _SubspaceView(View):
         return torch.stack(by_tensor).sum(0) if by_tensor else None
 
     def squared_norms(self) -> Tensor | None:
-        """Return ``|z_j|^2`` for each record; None if no gradients were captured."""
+        """Return the squared norm of each record's coordinates ``z_j``.
+
+        The result is None if no gradients were captured.
+        """
         self.z = self.coordinates()
         return None if self.z is None else per_example.row_norms(self.z)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return ``sum_j c_j z_j`` over the records, a vector of ``k`` numbers."""
+        """Return the clipped sum ``sum_j c_j z_j``, a vector of ``k`` numbers.
+
+        ``z_j`` are the coordinates of the gradient of record ``j``, and ``c_j`` is its clipping factor.
+        """
         z, self.z = self.z, None
         assert z is not None
         return per_example.weighted_sum(c, z, mask)
