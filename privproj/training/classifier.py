@@ -179,7 +179,7 @@ def _device_named(name: str | None) -> torch.device:
         device = own_device(torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu")))
         float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).split("\n")[0]
+        reason = "try cpu" if str(error).startswith("Expected one of") else str(error).split("\n")[0]
         raise InvalidParameterError("device", name or "cuda", "a device that torch can use", reason) from None
     return device
 
