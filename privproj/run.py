@@ -22,6 +22,7 @@ from privproj.parameters import (
     parameters_of,
     whole_number,
 )
+from privproj.result import NAMES_IN_TEXT
 from privproj.sampling import (
     IN_EPOCHS,
     SCHEMES,
@@ -128,7 +129,7 @@ class Run:
         "Q",
         default=1.0,
     )
-    sampling: Sampling | None = parameter(one_of(*Sampling), "Sampling scheme.")
+    sampling: Sampling | None = parameter(one_of(*Sampling), "Sampling scheme.  [default: poisson]")
     batches: int | None = parameter(
         whole_number("an integer from 1 to 1e7", 1, 10**7),
         "Number of batches in an epoch, for balls-in-bins and shuffle.",
@@ -375,11 +376,11 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
     twice = {"sampling_rate": "batch_size", "steps": "epochs", "public_size": "batch_size", "batches": "batch_size"}
     rate_twice = sized and "sampling_rate" in keys
     counts = "steps" if query == "rate" else "steps or epochs"
-    of_batch = "give dataset_size, and epochs or steps, with a batch size" if once else "a batch size needs it"
+    of_batch = f"give dataset_size{', and epochs or steps,' if once else ''} with batch_size"
     rules = (
         (rate_twice and not has_size, "sampling_rate", "omitted if batch_size is given"),
         (sized and not has_size, "dataset_size", of_batch),
-        (capped and not has_size, "dataset_size", "a maximum batch size needs it"),
+        (capped and not has_size, "dataset_size", "give dataset_size with max_batch_size"),
         (uncounted, "batch_size", "give batch_size and dataset_size with epochs"),
         *((a in keys and b in keys, a, f"omitted if {b} is given") for a, b in twice.items()),
         (private, "public_size", "true if dataset_size is given"),
@@ -432,7 +433,7 @@ def describe_run(run: Mapping[str, Any], digits: str = "g") -> str:
     rate = run["sampling_rate"]
     largest = f", at most {run['max_batch_size']} of {run['dataset_size']}" if "max_batch_size" in run else ""
     rate_text = f"{rate:{digits}} ({percent(rate)} of the records per step{largest})"
-    return f"{steps}, {run['sampling']} sampling at rate {rate_text}"
+    return f"{steps}, {NAMES_IN_TEXT[run['sampling']]} sampling at rate {rate_text}"
 
 
 def percent(share: float) -> str:

@@ -259,6 +259,18 @@ def test_compare_csv_has_all_digits(run):
     assert run(f"compare {M2} --delta 1e-5 --csv --json")[0] == 2
 
 
+def test_compare_does_not_refer_to_itself(run):
+    code, out, _ = run("compare gaussian --noise-multiplier 1 --sampling-rate 0.01 --steps 9 --delta 1e-5")
+    assert code == 0 and "infinite  classical" in out and "privproj compare" not in out
+
+
+def test_rate_has_the_same_digits_in_every_line(run):
+    _, out, _ = run("rate gaussian --noise-multiplier 1 --steps 1000 --epsilon 3 --delta 1e-5")
+    assert "sampling rate = 0.01575" in out and "1000 steps, Poisson sampling at rate 0.01575\n" in out
+    _, out, _ = run("rate gaussian --noise-multiplier 0.1 --steps 1000 --epsilon 1e-4 --delta 1e-15")
+    assert "run:       1000 steps\n" in out
+
+
 def test_compare_prints_table(run):
     _, out, _ = run(f"compare {M2} --delta 1e-5")
     lines = out.splitlines()
