@@ -150,7 +150,9 @@ class Run:
         is_rare=True,
     )
     dataset_size: int | None = parameter(whole_number("an integer >= 1", 1, 10**12), "Number of records.", "N")
-    relation: NeighboringRelation | None = parameter(one_of(*NeighboringRelation), "Neighboring relation.")
+    relation: NeighboringRelation | None = parameter(
+        one_of(*NeighboringRelation), "Neighboring relation.  [default: by mechanism and sampling scheme]"
+    )
     group_size: int = parameter(
         whole_number("an integer from 1 to 1e6", 1, 10**6),
         "Protect up to K records of one user.  [default: 1]",
@@ -164,7 +166,10 @@ class Run:
         is_rare=True,
     )
     split: float | str | None = parameter(
-        SHARE, "Share of delta for the first event: even, optimal or a number.", "S", is_rare=True
+        SHARE,
+        "Division of delta between the events of a bound: even, optimal, or the share of the first.",
+        "S",
+        is_rare=True,
     )
     tau: float | None = parameter(
         number("a number above 0 and at most 1", 0.0, 1.0, open_low=True),

@@ -477,7 +477,7 @@ def saved_settings(folder: Path) -> Settings:
         claimed = saved.pop("sha256", None)
         settings = Settings(**saved)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        raise InvalidParameterError("resume", folder, "a folder of privproj train") from None
+        raise InvalidParameterError("resume", folder, "a folder that privproj train wrote") from None
     if claimed != _fingerprint(saved):
         remedy = "parameters must not depend on earlier outputs, so start another run in another folder"
         raise InvalidParameterError("resume", folder / FILES["settings"], "a folder with unchanged settings", remedy)

@@ -48,6 +48,19 @@ def test_batch_used_twice_raises():
         optimizer.backward_on(lambda record: module(record[0]).sum(), batch)
 
 
+@pytest.mark.parametrize("loss_fn", [lambda x, y: x, cross_entropy, 3])
+def test_loss_function_of_two_arguments_raises(loss_fn):
+    _, optimizer, loader = run(torch.nn.Linear(4, 2))
+    with pytest.raises(InvalidParameterError, match=r"a function of one record.* Write lambda record: cross_entropy"):
+        optimizer.step_on(loss_fn, next(iter(loader)))
+
+
+@pytest.mark.parametrize("seed", ["a", -1, 0.5])
+def test_seed_that_is_no_whole_number_raises(seed):
+    with pytest.raises(InvalidParameterError, match="insecure_seed must be an integer from 0 to"):
+        run(torch.nn.Linear(4, 2), insecure_seed=seed)
+
+
 def test_step_without_gradients_raises():
     _, optimizer, loader = run(torch.nn.Linear(4, 2))
     next(iter(loader))
