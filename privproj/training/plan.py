@@ -144,8 +144,9 @@ def batches_of(batches: "str | Batches") -> Batches:
     if isinstance(batches, str):
         if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:
             raise UnsupportedError(
-                f"sampling={batches} has no private loader, because an epoch counts as one release on the whole "
-                "dataset. Use balls-in-bins, which also uses each record once per epoch"
+                f"sampling={batches} has no private loader, because no amplification is proved for it. Use "
+                "balls-in-bins, which also uses each record once per epoch, or account for your own loader with "
+                f"`privproj epsilon ... --sampling {batches}`"
             )
         return KINDS[batches]()
     if not isinstance(batches, Batches):

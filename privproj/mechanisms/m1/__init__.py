@@ -65,7 +65,11 @@ class M1(NoisyMechanism):
         WHOLE, "Assumption (one changed column): dimension of the span of the unchanged columns.", "K"
     )
     residual_norm: float | None = parameter(
-        SIZE, "Norm of this part before (K) and after (K') the change.  [default: 1]", "K[,K']", is_rare=True
+        SIZE,
+        "Norm of the part of the changed column orthogonal to this span, before (K) and after (K') the change.  "
+        "[default: 1]",
+        "K[,K']",
+        is_rare=True,
     )
     other_residual_norm: float | None = parameter(SIZE)
     residual_misalignment: float | None = parameter(

@@ -175,7 +175,7 @@ class M2(ClippedSum):
         "One clipping norm C for all layers, or one for each layer (C^2 is the sum of their squares).",
         default="joint",
     )
-    columns: int | None = parameter(whole_number(high=10**12), "Other dimension of the layer.", "M", is_rare=True)
+    columns: int | None = parameter(whole_number(high=10**12), "Other dimension of the layer.", "M")
     change_rank: int | None = parameter(
         whole_number(), "Assumption: largest rank of the difference between neighboring gradients.", "K"
     )
