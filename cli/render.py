@@ -263,7 +263,7 @@ def numerics_text(result: Result) -> str:
     """
     numerics: Any = result.numerics
     proof, composer = numerics.get("certified"), numerics.get("composer")
-    bounded = "all its errors are bounded and included"
+    bounded = "all numerical errors are bounded and included"
     if proof is not None and "grid_step" in proof:
         return ""
     if composer is None and "tau" in numerics:
@@ -275,7 +275,7 @@ def numerics_text(result: Result) -> str:
         return f"{sentence}{numerics['added_to_divergence']:.1e} added to divergences ({numerics['rounding']})"
     grid = numerics.get("grid")
     if "grid_step" in numerics:
-        grid = f"grid {numerics['grid_step']:.3g}, {numerics['grid_points']} points"
+        grid = f"grid step {numerics['grid_step']:.3g}, {numerics['grid_points']} points"
     if "added_to_delta" in numerics:
         bounded = f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
     return f"{grid}, composed by {composer}; {bounded}"
