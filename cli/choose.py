@@ -40,7 +40,7 @@ DETAILS = {
 def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
     """Return the rows as text, best first, with the legend and the requirements."""
     first = rows[0].result
-    title = f"training algorithms at {first.target_text}, best first  ({render.run_line(first)})"
+    title = f"training algorithms at {first.target_text}, best first"
     head = ("algorithm", "rank", "noise multiplier", "noise (x DP-SGD)", "error (step)", "error (run)", "size (%)")
     lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}
@@ -57,6 +57,7 @@ def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
         **(DETAILS if verbose else {}),
         "assumes": render.each_with_owners({name: of.data_assumptions for name, of in named.items()}),
         "bound": bounds if verbose else (),
+        "run": render.run_line(first),
         "neighbors": [*dict.fromkeys(map(render.neighbors_text, named.values()))],
         "requires": render.requirements_of(required, verbose),
     }

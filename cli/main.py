@@ -165,14 +165,14 @@ def exit_code(arguments: list[str] | None = None) -> int:
         text = sentence_of(error, options) if is_named else with_options(str(error), options)
         return complain(text, error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        return complain("interrupted", 130)
+        return complain("interrupted.", 130)
     except RecursionError:
-        return complain("the tables of the file are nested too deeply", 2)
+        return complain("the tables of the file are nested too deeply.", 2)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
         return complain(f"the computation failed ({error}). Please report this command as a bug.", 5)
     except OSError as error:
         place = error.filename or "the standard output"
-        return complain(f"cannot read or write {place}: {error.strerror}", 2)
+        return complain(f"cannot read or write {place}: {error.strerror}.", 2)
 
 
 def run_command(argv: list[str]) -> int:

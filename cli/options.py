@@ -27,8 +27,8 @@ def parse_number(option: str, text: str) -> float:
         raise InvalidParameterError(option, repr(text), "a number", remedy) from None
     has_digits = any(c in "123456789" for c in text.lower().split("e")[0])
     if not math.isfinite(number) or (number == 0.0 and has_digits):
-        reason = f"the number is too {'large' if number else 'small'} for double precision" if has_digits else ""
-        raise InvalidParameterError(option, text, "a finite number", reason)
+        expected = "a number in the range of double precision" if has_digits else "a finite number"
+        raise InvalidParameterError(option, text, expected)
     return number
 
 
@@ -178,7 +178,7 @@ def csv_option() -> Once:
 
 def verbose_option() -> Once:
     """Return the option ``--verbose`` for commands that print details of a bound."""
-    help_text = "Print also the lower bound, other bounds, utility, numerics and source, and explain each requirement."
+    help_text = "Also print the lower bound, other bounds, utility, numerics and source, and explain each requirement."
     return Once(["--verbose", "-v"], help=help_text, is_flag=True)
 
 

@@ -143,7 +143,8 @@ class QueryGroup(Group):
         example: str | None = None,
         finds_noise: bool = False,
     ) -> None:
-        super().__init__(quantity, help=ONE_NUMBER.get(quantity, ask.__doc__))
+        help_text, metavar = ONE_NUMBER.get(quantity, ask.__doc__), "MECHANISM [ARGS]..."
+        super().__init__(quantity, help=help_text, subcommand_metavar=metavar)
         self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
         self.example = ENDINGS.get(quantity, "--delta 1e-5") if example is None else example
         self.finds_noise = finds_noise
@@ -162,7 +163,7 @@ class QueryGroup(Group):
 
         if lines_of(name):
             remedy = f"the query {self.quantity} is not defined for {name}"
-            return InvalidParameterError("MECHANISM", name, " or ".join(names), remedy)
+            return InvalidParameterError("MECHANISM", name, " or ".join(", ".join(names).rsplit(", ", 1)), remedy)
         return unknown_mechanism("MECHANISM", name, names, remedy)
 
     def _build_command(self, mechanism: str) -> click.Command:
@@ -372,7 +373,8 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, csv: bool,
         write(render.as_json(records) if json else render.comparison_text(rows, verbose))
     if not any(row.result and row.result.value is not None for row in rows):
         name, reason = rows[0].bound.name, in_command(rows[0].reason)
-        complain(f"no bound supports this query; {reason if name in reason else f'{name}: {reason}'}", 0)
+        text = reason if name in reason else f"{name}: {reason}"
+        complain(text if text.startswith("no bound") else f"no bound supports this query; {text}", 0)
     outcomes = {row.result.outcome if row.result else Outcome.UNSUPPORTED for row in rows}
     return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.UNSUPPORTED} else 4
 

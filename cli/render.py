@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import Requirement, short_name
-from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
+from privproj.result import NAMES_IN_TEXT, Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.run import ASSUMED_POISSON, Run, describe_run
 from privproj.sampling import IN_EPOCHS
 
@@ -165,12 +165,16 @@ def result_lines(result: Result) -> list[str]:
 def bound_text(result: Result) -> str:
     """Return the name of the bound with its status."""
     is_conditional = result.data_assumptions and result.status is Status.CONDITIONAL
-    return f"{result.bound} ({'proved under this assumption' if is_conditional else result.status})"
+    assumed = "this assumption" if len(result.data_assumptions) == 1 else "these assumptions"
+    return f"{result.bound} ({f'proved under {assumed}' if is_conditional else result.status})"
 
 
 def run_line(result: Result) -> str:
     """Return the number of steps and the sampling of the run of a result."""
-    return run_line_of(result.run, result.warnings)
+    run = result.run
+    if result.quantity == "rate":  # rounded as in the first line; None if no rate fits
+        run = {**run, "sampling_rate": result.value and float(round_outward(result.value, up=False))}
+    return run_line_of(run, result.warnings)
 
 
 def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
@@ -187,10 +191,9 @@ def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
         return steps
     if sampling is None:
         return f"{steps} on the whole dataset"
-    name = {"poisson": "Poisson", "fixed": "fixed-size"}.get(sampling, sampling)
     truncated = f", at most {run['max_batch_size']} of {run['dataset_size']} records" if "max_batch_size" in run else ""
     assumed = " (assumed)" if ASSUMED_POISSON in warnings else ""
-    return f"{steps}, {name} sampling at rate {rate:.4g}{truncated}{assumed}"
+    return f"{steps}, {NAMES_IN_TEXT[sampling]} sampling at rate {rate:.4g}{truncated}{assumed}"
 
 
 def neighbors_text(result: Result) -> str:
@@ -260,7 +263,7 @@ def numerics_text(result: Result) -> str:
     """
     numerics: Any = result.numerics
     proof, composer = numerics.get("certified"), numerics.get("composer")
-    bounded = "all its errors are bounded and included"
+    bounded = "all numerical errors are bounded and included"
     if proof is not None and "grid_step" in proof:
         return ""
     if composer is None and "tau" in numerics:
@@ -272,7 +275,7 @@ def numerics_text(result: Result) -> str:
         return f"{sentence}{numerics['added_to_divergence']:.1e} added to divergences ({numerics['rounding']})"
     grid = numerics.get("grid")
     if "grid_step" in numerics:
-        grid = f"grid {numerics['grid_step']:.3g}, {numerics['grid_points']} points"
+        grid = f"grid step {numerics['grid_step']:.3g}, {numerics['grid_points']} points"
     if "added_to_delta" in numerics:
         bounded = f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
     return f"{grid}, composed by {composer}; {bounded}"
@@ -422,8 +425,11 @@ def utility_text(utility: "Utility") -> list[str]:
     ]
 
 
-def run_text(result: Result, verbose: bool = False) -> str:
-    """Return the result of a run file as text, with a line for every phase."""
+def run_text(result: Result, verbose: bool = False, calibrated: bool = False) -> str:
+    """Return the result of a run file as text, with a line for every phase.
+
+    If ``calibrated``, each line states the noise multiplier, rounded up.
+    """
     from privproj.io.run_file import listed, phase_kind, releases_text
 
     lines = fit_line("", headline(result))
@@ -433,7 +439,8 @@ def run_text(result: Result, verbose: bool = False) -> str:
         if not phase_kind(phase):
             text = f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
             parameters = listed(phase, *Run().parameters(), "name", "mechanism", "requirements")
-            text = f"{text} ({parameters})" if verbose else text
+            noise = phase.get("noise_multiplier") if calibrated else None
+            text += f" ({parameters})" if verbose else f", noise multiplier {round_outward(noise)}" if noise else ""
         lines += label_lines({phase["name"]: text}) if verbose else fit_line(f"  {phase['name'] + ':':<10} ", text)
     lines += label_lines({"neighbors": neighbors_text(result)})
     parts: dict[str, Any] = {}
@@ -494,7 +501,9 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
             reason = in_command((row.reason if verbose else row.short) or "no number")
             reasons.setdefault(reason, []).append(row.bound.name)
     parts["no value"] = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
-    warnings = dict.fromkeys(text for result in results.values() for text in result.warnings)
+    # the table shows which values are infinite
+    finite = [result for result in results.values() if result.outcome is not Outcome.VACUOUS] or results.values()
+    warnings = dict.fromkeys(text for result in finite for text in result.warnings)
     return "\n".join([*lines, *label_lines(parts), *warning_lines(warnings)])
 
 

@@ -6,12 +6,14 @@ from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu
 from privproj.accounting.schedule import Composition, calibrate_noise, dp_sft
 from privproj.errors import InvalidParameterError
 from privproj.io.files import check_not_same_file, write_data
+from privproj.parameters import whole_number
 from privproj.result import Result
 from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .kinds import read_run_file
 from .options import (
+    Number,
     Once,
     OneOf,
     command_with,
@@ -23,6 +25,8 @@ from .options import (
     verbose_option,
 )
 from .query import show
+
+COUNT = Number(whole_number().check)  # number of steps
 
 
 @command_with(
@@ -44,8 +48,8 @@ def run_command(
     """Compute epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
     With --calibrate, one factor scales all noise multipliers such that the run meets --epsilon and --delta, or an
-    attack risk
-    (--advantage, or --tpr and --fpr).
+    attack risk (--advantage,
+    or --tpr and --fpr).
 
     \b
     A run file in TOML:
@@ -79,19 +83,22 @@ def run_command(
         result = schedule.delta(epsilon=epsilon)
     else:
         result = schedule.epsilon(delta=delta)
-    return show_run(result, schedule, output, json, verbose)
+    return show_run(result, schedule, output, json, verbose, calibrate)
 
 
-def show_run(result: Result, schedule: Composition, output: str | None, json: bool, verbose: bool = False) -> int:
+def show_run(
+    result: Result, schedule: Composition, output: str | None, json: bool, verbose: bool, calibrated: bool = False
+) -> int:
     """Print the result of a run and return the exit code.
 
-    If ``output`` is given, the phases are written to this run file.
+    If ``output`` is given, the phases are written to this run file. If the noise multipliers are ``calibrated``, they
+    are printed.
     """
     if output is not None:
         write_data(output, schedule.as_dict())
     from privproj.accounting.lower_bounds import with_details
 
-    return show(result, json, lambda: render.run_text(with_details(result) if verbose else result, verbose))
+    return show(result, json, lambda: render.run_text(with_details(result) if verbose else result, verbose, calibrated))
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
@@ -107,7 +114,7 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
             )
     elif of_risk:
         raise InvalidParameterError(
-            "--calibrate", "nothing", "a flag", "an attack risk (--advantage, --tpr, --fpr) needs it"
+            "--calibrate", "nothing", "a flag", "give --calibrate with --advantage, --tpr or --fpr"
         )
     elif (epsilon is None) == (delta is None):
         raise InvalidParameterError(
@@ -120,8 +127,8 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
 @command_with(
     "dp-sft",
     *options_from(dp_sft, "epsilon", "delta", "sampling_rate", "share"),
-    option("--subspace-steps", "Set the number of steps of the subspace search.", metavar="T1", required=True),
-    option("--steps", "Set the number of training steps.", metavar="T2", required=True),
+    option("--subspace-steps", "Number of steps of the subspace search.", metavar="T1", required=True, type=COUNT),
+    option("--steps", "Number of training steps.", metavar="T2", required=True, type=COUNT),
     option(
         "--budget",
         "Compose both stages jointly, or split the budget.  [default: joint]",
@@ -147,7 +154,7 @@ def dp_sft_command(
             raise InvalidParameterError(name, value, "omitted with --public", "only one stage uses private data")
     options |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
     schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
-    return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json, verbose)
+    return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json, verbose, calibrated=True)
 
 
 COMMANDS = {"run": run_command, "dp-sft": dp_sft_command}

@@ -65,7 +65,7 @@ CERTIFIED = {
 }
 
 
-ABOUT_ASSUMPTIONS = "The list covers all forms of these assumptions. Their numbers depend on the parameters."
+ABOUT_ASSUMPTIONS = "The list covers all forms of an assumption. Its numbers depend on the parameters."
 ABOUT_REQUIREMENTS = (
     "A run with sampling or several steps has further requirements. `privproj epsilon -v` prints all of them."
 )

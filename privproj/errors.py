@@ -43,6 +43,7 @@ OTHER_TOOLS = {
     "sampling_probability": "sampling_rate",
     "sampling_prob": "sampling_rate",
     "sigma": "noise_multiplier",
+    "noise": "noise_multiplier",
     "num_compositions": "steps",
     "get_noise_multiplier": "sigma",
     "RDPAccountant": "Accountant",
@@ -52,12 +53,17 @@ OTHER_TOOLS = {
     "PrivacyEngine": "integrations.opacus.register",
     "make_private": "training.make_private",
     "make_private_with_epsilon": "training.make_private",
-}  # names of parameters and functions in Opacus and dp-accounting, with the names here
+}  # other names of parameters and functions, such as those of Opacus and dp-accounting, with the names here
 
 MISALIGNMENT_ADVICE = (
     "give the largest 1 - cosine between the vectors of neighboring datasets, an assumption on your data (`privproj "
     "alignment` bounds it)"
 )  # without a typical value, because epsilon would then hold under an invented assumption
+
+
+def _ended(text: str) -> str:
+    """Return a text with a full stop, unless it ends with a mark."""
+    return text if text[-1:] in ".?!" else f"{text}."
 
 
 class PrivprojError(Exception):
@@ -97,7 +103,7 @@ class QueryError(PrivprojError):
     result: Any = None
 
     def __init__(self, *reason: str) -> None:
-        super().__init__(*(text if text[-1:] in ".?!" else f"{text}." for text in reason))
+        super().__init__(*map(_ended, reason))
 
 
 class InvalidParameterError(PrivprojError, ValueError):
@@ -148,7 +154,7 @@ class InvalidParameterError(PrivprojError, ValueError):
         if self.is_missing:
             place, leaf = _split(name)
             remedy = self.remedy or _example(name) or f"give {self.expected}"
-            return f"missing {leaf}{f' in {place}' if place else ''}; {remedy}"
+            return f"missing {leaf}{f' in {place}' if place else ''}; {_ended(remedy)}"
         is_whole = isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < 1e15
         value = f"{int(self.value) if is_whole else self.value}"  # pyright: ignore
         place, leaf = _split(name)
@@ -176,7 +182,7 @@ class UnknownNameError(InvalidParameterError):
         place, _ = _split(name)
         noun, _, owner = self.expected.partition(" of ")
         of_what = (f" of {owner}" if owner else "") + (f" in {place}" if place else "")
-        return f"unknown {noun} {self.value!a}{of_what}; {self.remedy}"
+        return f"unknown {noun} {self.value!a}{of_what}; {_ended(self.remedy)}"
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -205,7 +211,7 @@ def _as_sentence(remedy: str) -> str:
         return ""
     first = remedy.split()[0]
     start = first.capitalize() if first.isalpha() and first.islower() else first
-    return f" {start}{remedy[len(first) :]}{'' if remedy[-1] in '.?!' else '.'}"
+    return _ended(f" {start}{remedy[len(first) :]}")
 
 
 class MissingPackageError(PrivprojError):

@@ -136,13 +136,16 @@ NEIGHBORS = {
 }
 
 
+NAMES_IN_TEXT = {"poisson": "Poisson", "fixed": "fixed-size"}  # schemes that sample a batch for each step
+
+
 def _run_text(run: Mapping[str, Any]) -> str:
     """Return the number of steps, the sampling scheme and the group size as text."""
     count, sampling, rate = run.get("steps"), run.get("sampling"), run.get("sampling_rate")
     in_epochs = "batches" in run or sampling in ("partition", "shuffle", "balls-in-bins")
     unit = "epoch" if in_epochs else "step"
     text = f"{count} {unit}{'' if count == 1 else 's'}"
-    name = "Poisson" if sampling == "poisson" else str(sampling)
+    name = NAMES_IN_TEXT.get(str(sampling), sampling)
     if sampling is None:
         text += " on the whole dataset" if rate is not None else ", sampling differs between phases"
     else:
@@ -366,11 +369,12 @@ class Result:
 
     def _details(self) -> list[tuple[str, str]]:
         """Return bound, run, neighbors and assumptions on the data, each with its label."""
-        proved = f"{self.status} under this assumption" if self.status is Status.CONDITIONAL else str(self.status)
+        assumed = "this assumption" if len(self.data_assumptions) == 1 else "these assumptions"
+        proved = f"proved under {assumed}" if self.status is Status.CONDITIONAL else str(self.status)
         relation = str(self.run.get("relation"))
         return [
             *(("assumes", text) for text in self.data_assumptions),
-            ("bound", f"{self.bound} ({proved.replace('conditional', 'proved')})"),
+            ("bound", f"{self.bound} ({proved})"),
             ("run", _run_text(self.run)),
             ("neighbors", NEIGHBORS.get(relation, relation)),
         ]
@@ -383,8 +387,9 @@ class Result:
     @property
     def target_text(self) -> str:
         """The epsilon, delta or attack risk of the target as text; empty if there is none."""
-        if self.risk is not None:
-            return _fpr_text(self.risk) if self.quantity == "tpr" else risk_text(self.risk)
+        if self.risk is not None:  # a risk that is the value itself is not repeated
+            risks = {"tpr": _fpr_text, "advantage": lambda _: ""}
+            return risks.get(self.quantity, risk_text)(self.risk)
         targets = {"epsilon": self.epsilon, "slack" if self.quantity == "gdp_mu" else "delta": self.delta}
         requested = {name: value for name, value in targets.items() if value is not None and name != self.quantity}
         parts = [f"{name} {limit_text(value, up=True)}" for name, value in requested.items()]

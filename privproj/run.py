@@ -22,6 +22,7 @@ from privproj.parameters import (
     parameters_of,
     whole_number,
 )
+from privproj.result import NAMES_IN_TEXT
 from privproj.sampling import (
     IN_EPOCHS,
     SCHEMES,
@@ -128,7 +129,7 @@ class Run:
         "Q",
         default=1.0,
     )
-    sampling: Sampling | None = parameter(one_of(*Sampling), "Sampling scheme.")
+    sampling: Sampling | None = parameter(one_of(*Sampling), "Sampling scheme.  [default: poisson]")
     batches: int | None = parameter(
         whole_number("an integer from 1 to 1e7", 1, 10**7),
         "Number of batches in an epoch, for balls-in-bins and shuffle.",
@@ -149,7 +150,9 @@ class Run:
         is_rare=True,
     )
     dataset_size: int | None = parameter(whole_number("an integer >= 1", 1, 10**12), "Number of records.", "N")
-    relation: NeighboringRelation | None = parameter(one_of(*NeighboringRelation), "Neighboring relation.")
+    relation: NeighboringRelation | None = parameter(
+        one_of(*NeighboringRelation), "Neighboring relation.  [default: by mechanism and sampling scheme]"
+    )
     group_size: int = parameter(
         whole_number("an integer from 1 to 1e6", 1, 10**6),
         "Protect up to K records of one user.  [default: 1]",
@@ -163,7 +166,10 @@ class Run:
         is_rare=True,
     )
     split: float | str | None = parameter(
-        SHARE, "Share of delta for the first event: even, optimal or a number.", "S", is_rare=True
+        SHARE,
+        "Division of delta between the events of a bound: even, optimal, or the share of the first.",
+        "S",
+        is_rare=True,
     )
     tau: float | None = parameter(
         number("a number above 0 and at most 1", 0.0, 1.0, open_low=True),
@@ -375,11 +381,11 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
     twice = {"sampling_rate": "batch_size", "steps": "epochs", "public_size": "batch_size", "batches": "batch_size"}
     rate_twice = sized and "sampling_rate" in keys
     counts = "steps" if query == "rate" else "steps or epochs"
-    of_batch = "give dataset_size, and epochs or steps, with a batch size" if once else "a batch size needs it"
+    of_batch = f"give dataset_size{', and epochs or steps,' if once else ''} with batch_size"
     rules = (
         (rate_twice and not has_size, "sampling_rate", "omitted if batch_size is given"),
         (sized and not has_size, "dataset_size", of_batch),
-        (capped and not has_size, "dataset_size", "a maximum batch size needs it"),
+        (capped and not has_size, "dataset_size", "give dataset_size with max_batch_size"),
         (uncounted, "batch_size", "give batch_size and dataset_size with epochs"),
         *((a in keys and b in keys, a, f"omitted if {b} is given") for a, b in twice.items()),
         (private, "public_size", "true if dataset_size is given"),
@@ -432,7 +438,7 @@ def describe_run(run: Mapping[str, Any], digits: str = "g") -> str:
     rate = run["sampling_rate"]
     largest = f", at most {run['max_batch_size']} of {run['dataset_size']}" if "max_batch_size" in run else ""
     rate_text = f"{rate:{digits}} ({percent(rate)} of the records per step{largest})"
-    return f"{steps}, {run['sampling']} sampling at rate {rate_text}"
+    return f"{steps}, {NAMES_IN_TEXT[run['sampling']]} sampling at rate {rate_text}"
 
 
 def percent(share: float) -> str:

@@ -123,11 +123,11 @@ class Scheme:
     describe: Callable[[Mapping[str, Any]], str] = lambda run: ""
 
 
-def _in_positions(name: str, have: str, **more: Any) -> Scheme:
+def _in_positions(name: str, batches: str, **more: Any) -> Scheme:
     """Return a scheme in which the position of a record determines its batch.
 
-    The scheme supports zero-out and replace. Messages use ``name``, the name of the scheme, and ``have``, a subject
-    with a verb such as "a partition has". ``more`` are other fields of :class:`Scheme`.
+    The scheme supports zero-out and replace. Messages use ``name``, the name of the scheme, and ``batches``, its
+    batches, such as "a partition". ``more`` are other fields of :class:`Scheme`.
     """
     shifts = "a removed record can shift every later batch"
     rejected = (
@@ -137,8 +137,8 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
     return Scheme(
         relations=(NeighboringRelation.ZERO_OUT, NeighboringRelation.REPLACE),
         default_relation=NeighboringRelation.ZERO_OUT,
-        why_default=f"neighbors were set to zero-out, because {have} a theorem for zero-out and replace only. Under "
-        f"add-remove, {shifts}.",
+        why_default=f"The neighboring relation is zero-out, because the theorem for {batches} covers zero-out and "
+        f"replace only. Under add-remove, {shifts}.",
         why_unsupported={NeighboringRelation.ADD_REMOVE: rejected},
         instead="poisson or balls-in-bins",
         requirements=Requirement.FIXED_POSITIONS,
@@ -179,16 +179,16 @@ SCHEMES = {
     Sampling.FIXED: Scheme(
         relations=(NeighboringRelation.REPLACE,),
         default_relation=NeighboringRelation.REPLACE,
-        why_default="neighbors were set to replace, because fixed-size sampling has a theorem for no other relation. "
-        "The noise multiplier is then sigma/(2C), half of the sigma/C of DP-SGD programs (for Laplace noise, sigma is "
-        "the scale).",
+        why_default="The neighboring relation is replace, because the theorem for fixed-size sampling covers no other "
+        "one. The noise multiplier is then sigma/(2C), half of the sigma/C of DP-SGD programs (for Laplace noise, "
+        "sigma is the scale).",
         requirements=Requirement.FIXED_SIZE_SAMPLING,
         varies_in_size=False,
         is_one_sided=False,
     ),
     Sampling.PARTITION: _in_positions(
         "partition",
-        "a partition has",
+        "a partition",
         attains_pair=True,
         describe=lambda run: "each record in one batch of a partition",
     ),
@@ -209,7 +209,7 @@ SCHEMES = {
         describe=_describe_bins,
     ),
     Sampling.SHUFFLE: _in_positions(
-        "shuffle", "shuffled batches have", options=("batches",), is_shuffled=True, describe=_describe_shuffle
+        "shuffle", "shuffled batches", options=("batches",), is_shuffled=True, describe=_describe_shuffle
     ),
 }
 

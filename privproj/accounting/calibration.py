@@ -147,9 +147,9 @@ def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
     31
     """
     require_unset(mechanism, "rank", "rank")
-    if vars(mechanism).get("layers"):
+    if layers := vars(mechanism).get("layers"):
         raise InvalidParameterError(
-            "layers", mechanism.parameters()["layers"], "omitted to calibrate the rank", "give dim instead"
+            "layers", ", ".join(map(str, layers)), "omitted to calibrate the rank", "give dim instead"
         )
     return _calibrate("rank", mechanism, _solve_rank, arguments)[2]
 

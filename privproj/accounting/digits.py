@@ -98,7 +98,7 @@ def with_digits(result: Result, digits: float) -> Result:
 
     count = integer("digits", digits, f"an integer from 1 to {MOST_DIGITS}", 1, MOST_DIGITS)
     assert result.query is not None
-    value = reference_value(result.query, result.target, count)
+    value = reference_value(result.query, result.target, max(count, 20))  # compared with all 13 digits
     if problem := difference(result, value):
         raise ConvergenceError(f"{problem}. Please report this command as a bug")
     with mp.workdps(count + 5):

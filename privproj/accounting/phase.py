@@ -20,7 +20,7 @@ from privproj.parameters import boolean, is_printable, quoted
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.result import Side, Status
 from privproj.run import Run, RunOptions, without_batch_sizes
-from privproj.sampling import NeighboringRelation
+from privproj.sampling import NeighboringRelation, Sampling
 from privproj.targets import TARGET_PARAMETERS
 
 OMITTED = {"group_size": 1, "public_size": False}  # values of a run that are left out of an entry of a run file
@@ -113,15 +113,14 @@ class Phase:
             others = f", or sampling={scheme.instead}" if scheme.instead and self.mechanism.poisson else ""
             raise UnsupportedError(scheme.why_unsupported[relation] + others)
         if relation not in scheme.relations:
-            rejected = f"{self.run.sampling} sampling is not supported under relation={relation}"
+            rejected = f"sampling={self.run.sampling} is not supported under relation={relation}"
             if not self.mechanism.poisson:
                 raise UnsupportedError(
                     f"{rejected}, and {self.mechanism.name} has no amplification theorem for poisson sampling. "
                     f"{self._advice_without_poisson()}"
                 )
-            raise UnsupportedError(
-                f"{rejected}. Below rate 1, use poisson with add-remove or zero-out, or fixed with replace"
-            )
+            other = Sampling.FIXED if relation is NeighboringRelation.REPLACE else Sampling.POISSON
+            raise UnsupportedError(f"{rejected}. Use relation={' or '.join(scheme.relations)}, or sampling={other}")
         if self.mechanism.adapts_clip:
             self.check_count()
         if relation not in bound.relations:

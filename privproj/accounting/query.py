@@ -88,6 +88,9 @@ class Composition:
     has_batch_notes: ClassVar[bool] = True  # whether results state what truncated and shuffled batches cost
 
     def __post_init__(self) -> None:
+        if not all(isinstance(phase, Phase) for phase in self.phases):
+            kinds = ", ".join(type(phase).__name__ for phase in self.phases)
+            raise InvalidParameterError("phases", kinds, "phases", "write phase_of(mechanism, steps=...) for each")
         if self.is_plain:
             return
         if not self.phases:

@@ -211,6 +211,8 @@ def dp_sft(
     """
     if budget not in ("joint", "split"):
         raise InvalidParameterError("budget", budget, "joint or split")
+    if not isinstance(steps, tuple | list) or len(steps) != 2:
+        raise InvalidParameterError("steps", steps, "two numbers of steps, of the search and of the training")
     part = 0.0 if public else probability("share", share)
     # Basic composition: (share eps, share delta) for the search, ((1 - share) eps, (1 - share) delta) for the training.
     stages = [("subspace", part, steps[0])] if part else []

@@ -266,7 +266,7 @@ def choose(
 def _at_rank(requested: M2, rank: int) -> M2:
     """Return the mechanism with another rank for all layers, at most the dimension of each layer."""
     largest = max(layer.dim for layer in requested.layers)
-    checked = integer("ranks", rank, f"integers from 1 to {largest - 1}, below the largest dimension", 1, largest - 1)
+    checked = integer("ranks", rank, f"an integer from 1 to {largest - 1}, below the largest dimension", 1, largest - 1)
     return replace(requested, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in requested.layers))
 
 

@@ -29,7 +29,7 @@ def analytic(
         InvalidParameterError: Several steps are sampled.
     """
     if steps != 1 and sampling_rate != 1:
-        raise InvalidParameterError("steps", steps, "1 with a sampling rate below 1", "use the bound rdp for a run")
+        raise InvalidParameterError("steps", steps, "1 for mpmath if sampling_rate is below 1", "use the bound rdp")
     mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return composition.poisson_delta(lambda eps: gaussian_delta(eps, mu), epsilon, sampling_rate)
 

@@ -47,7 +47,7 @@ class AdaptiveClipping:
 
     >>> from privproj.training import AdaptiveClipping
     >>> clipping = AdaptiveClipping(target_quantile=0.5, learning_rate=0.2, sigma=5.0)
-    >>> round(clipping.next_clip(1.0, centred_count=50.0, expected_batch=100.0), 4)
+    >>> round(clipping.next_clip(1.0, centered_count=50.0, expected_batch=100.0), 4)
     0.9048
     """
 
@@ -78,12 +78,12 @@ class AdaptiveClipping:
         # S = q N / 20
         return self if self.sigma is not None else replace(self, sigma=expected_batch / DEFAULT_BATCHES_OVER_SIGMA)
 
-    def next_clip(self, clip: float, centred_count: float, expected_batch: float) -> float:
+    def next_clip(self, clip: float, centered_count: float, expected_batch: float) -> float:
         """Return the clipping norm of the next release from the count of this one.
 
         Args:
             clip: The clipping norm of this release, in the unit of the gradients.
-            centred_count: The noisy sum of ``b_i - 1/2`` over the batch, in records; ``b_i`` is 1 if record ``i`` was
+            centered_count: The noisy sum of ``b_i - 1/2`` over the batch, in records; ``b_i`` is 1 if record ``i`` was
                 not clipped, else 0.
             expected_batch: The public expected batch size ``q N``, in records, above 0.
 
@@ -91,6 +91,6 @@ class AdaptiveClipping:
             The next clipping norm, between ``least`` and ``most``.
         """
         # C exp(-rate (b - quantile)),  b = count/(q N) + 1/2, on a log scale so that no step overflows
-        share = centred_count / expected_batch + 0.5
+        share = centered_count / expected_batch + 0.5
         moved = math.log(clip) - self.learning_rate * (share - self.target_quantile)
         return min(max(math.exp(min(max(moved, -700.0), 700.0)), self.least), self.most)

@@ -71,7 +71,7 @@ class Batch:
 
     def __iter__(self) -> NoReturn:
         raise TypeError(
-            "a private batch cannot be unpacked. Pass it to optimizer.step_on, and unpack the argument of loss_fn"
+            "a private batch cannot be unpacked. Pass it to optimizer.step_on, and unpack the argument of loss_fn."
         )
 
     def __getitem__(self, key: object) -> NoReturn:

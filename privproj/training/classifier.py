@@ -179,7 +179,7 @@ def _device_named(name: str | None) -> torch.device:
         device = own_device(torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu")))
         float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).split("\n")[0]
+        reason = "try cpu" if str(error).startswith("Expected one of") else str(error).split("\n")[0]
         raise InvalidParameterError("device", name or "cuda", "a device that torch can use", reason) from None
     return device
 
@@ -477,7 +477,7 @@ def saved_settings(folder: Path) -> Settings:
         claimed = saved.pop("sha256", None)
         settings = Settings(**saved)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        raise InvalidParameterError("resume", folder, "a folder of privproj train") from None
+        raise InvalidParameterError("resume", folder, "a folder that privproj train wrote") from None
     if claimed != _fingerprint(saved):
         remedy = "parameters must not depend on earlier outputs, so start another run in another folder"
         raise InvalidParameterError("resume", folder / FILES["settings"], "a folder with unchanged settings", remedy)

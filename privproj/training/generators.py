@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from privproj.errors import InvalidParameterError, UnsupportedError
+from privproj.parameters import integer
 from privproj.training.processes import Processes
 
 ENTROPY_BITS = 256  # soundness: bits from the operating system for the streams of one run, too many to try all
@@ -110,6 +111,8 @@ def streams(insecure_seed: int | None = None, spent: int = 0, processes: Process
     sampler and the projection. Without an insecure seed, each process draws its own seeds for noise and forward passes
     and does not send them to other processes.
     """
+    if insecure_seed is not None:
+        insecure_seed = integer("insecure_seed", insecure_seed, "an integer from 0 to 2^128", 0, 2**128)
     entropy = secrets.randbits(ENTROPY_BITS) if insecure_seed is None else [insecure_seed, spent]
     shared = entropy if processes is None else processes.agree(entropy)
     sampler, projection, *local = np.random.SeedSequence(shared, pool_size=POOL_SIZE).spawn(4)

@@ -7,6 +7,7 @@ wrapped optimizer receives released gradients only.
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -300,9 +301,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 something that could make it depend on more than one record.
             UnsupportedError: ``torch.vmap`` cannot run the loss function.
         """
-        if not callable(loss_fn):
-            remedy = "pass a function, such as lambda record: cross_entropy(module(record[0]), record[1])"
-            raise InvalidParameterError("loss_fn", type(loss_fn).__name__, "a function of one record", remedy)
+        try:
+            with suppress(ValueError):  # a callable without a signature
+                inspect.signature(loss_fn, follow_wrapped=False).bind(None)
+        except TypeError:
+            remedy = "write lambda record: cross_entropy(module(record[0]), record[1])"
+            name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+            raise InvalidParameterError("loss_fn", name, "a function of one record", remedy) from None
         groups, recorder = self._turn.groups_of(batch), self._recorder
         records = sum(group.records for group in groups)
         size = max(1, records) if micro_batch_size is None else micro_batch_size

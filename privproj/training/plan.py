@@ -7,17 +7,18 @@ accepts for batches and algorithms.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, fields, replace
+from inspect import signature
+from typing import Any, ClassVar, Literal, Self
 
 from privproj.accounting import calibration
 from privproj.accounting.calibration import Search
 from privproj.accounting.schedule import Composition, Phase, phase_of
-from privproj.errors import InvalidParameterError, UnsupportedError
+from privproj.errors import InvalidParameterError, UnsupportedError, unknown_name
 from privproj.io.ledger import Account
 from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.root_finding import find_crossing
-from privproj.parameters import check_parameters, integer, number, parameter, real, whole_number
+from privproj.parameters import check_parameters, integer, number, parameter, quoted, real, whole_number
 from privproj.run import EPOCHS, rate_and_steps_from_batches
 from privproj.sampling import SCHEMES, NeighboringRelation, Sampling, member_named
 from privproj.targets import full_target
@@ -143,9 +144,9 @@ def batches_of(batches: "str | Batches") -> Batches:
     if isinstance(batches, str):
         if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:
             raise UnsupportedError(
-                f"sampling={batches} has no private loader, because no bound for it is better than one release per "
-                f"epoch. Account for your own loader with `privproj epsilon ... --sampling {batches}`, or train with "
-                'batches="balls-in-bins", which also uses each record once per epoch and has a smaller epsilon'
+                f"sampling={batches} has no private loader, because no amplification is proved for it. Use "
+                "balls-in-bins, which also uses each record once per epoch, or account for your own loader with "
+                f"`privproj epsilon ... --sampling {batches}`"
             )
         return KINDS[batches]()
     if not isinstance(batches, Batches):
@@ -153,8 +154,38 @@ def batches_of(batches: "str | Batches") -> Batches:
     return batches
 
 
+# arguments of Opacus and of other functions of privproj, each with a remedy
+OTHER_NAMES = {
+    "target_epsilon": "use epsilon={}", "target_delta": "use delta={}", "total_steps": "use steps={}",
+    "clip": "use max_grad_norm={}", "sample_rate": "use batches=PoissonBatches(rate={})",
+    "sampling_rate": "use batches=PoissonBatches(rate={})", "sampling": "use batches={}",
+    "max_batch_size": "use batches=PoissonBatches(max_batch_size={})",
+    "batch_size": "set the batch size of data_loader", "dataset_size": "privproj counts the records of data_loader",
+    "poisson_sampling": 'use batches="poisson" (True) or batches="balls-in-bins" (False)',
+    "noise_generator": "use insecure_seed", "criterion": "pass the loss of a record to step_on as loss_fn",
+    "max_physical_batch_size": "use micro_batch_size of step_on",
+    "grad_sample_mode": "", "loss_reduction": "", "batch_first": "",
+}  # fmt: skip
+
+
+class _Options:
+    """A class whose keyword arguments are its fields; any other one raises an error with a remedy."""
+
+    def __new__(cls, *values: Any, **options: Any) -> Self:
+        names = [field.name for field in fields(cls)]  # pyright: ignore[reportArgumentType]
+        for name in options.keys() - names:
+            from privproj.training import make_private
+
+            if name in (*signature(make_private).parameters, *OTHER_NAMES) and name != "algorithm":
+                value = quoted(options[name])
+                remedy = OTHER_NAMES.get(name, f"write make_private(..., {name}={{}})").format(value)
+                raise InvalidParameterError(name, value, "given to make_private", remedy)
+            raise unknown_name(name, options[name], f"option of {cls.__name__}", names, word=name)
+        return super().__new__(cls)
+
+
 @dataclass(frozen=True)
-class Method:
+class Method(_Options):
     """A training algorithm with its options, for ``make_private(algorithm=...)``.
 
     Args:
@@ -192,9 +223,7 @@ class Method:
         algorithm = load(self.name)
         check_parameters(self)
         if self.frame not in (None, "haar", "wishart") or (self.frame is not None and not algorithm.has_frame):
-            raise InvalidParameterError(
-                "frame", self.frame, "haar or wishart for m2 and m2-projected-clip, and None for others"
-            )
+            raise InvalidParameterError("frame", self.frame, "haar or wishart for m2 and m2-projected-clip, else None")
         if self.rank is not None and algorithm.rank == "none":
             raise InvalidParameterError("rank", self.rank, f"omitted for {self.name}")
 
@@ -416,8 +445,7 @@ def rate_and_steps(
     ``epochs`` is given.
     """
     if (steps is None) == (epochs is None):
-        remedy = "give steps or epochs" if steps is None else ""
-        raise InvalidParameterError("steps", steps, "omitted, because epochs is given", remedy)
+        raise InvalidParameterError("steps", steps, "omitted if epochs is given", "give steps or epochs")
     if batch_size is None and (drawing.count if isinstance(drawing, BallsInBins) else drawing.rate) is None:
         raise InvalidParameterError("data_loader", "batch_size=None", "a DataLoader with a batch_size")
     if isinstance(drawing, BallsInBins):
@@ -433,7 +461,7 @@ def rate_and_steps(
     if rate is None:
         rate, per_epochs = rate_and_steps_from_batches(batch_size or 0, dataset_size, passes)
     else:
-        real("sampling_rate", rate, "a number above 0 and at most 1", 0.0, 1.0, open_low=True)
+        real("rate", rate, "a number above 0 and at most 1", 0.0, 1.0, open_low=True)
         per_epochs = math.ceil(passes * math.ceil(1.0 / rate))
     steps = per_epochs if steps is None else steps
     if isinstance(drawing, FixedBatches):

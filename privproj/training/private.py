@@ -32,20 +32,11 @@ from privproj.training.dataset import ANOTHER_LEDGER, Sidecar, Stamps, check_dis
 from privproj.training.generators import EpochSecrets, streams
 from privproj.training.optimizer import PrivateOptimizer, ReleaseCounter
 from privproj.training.per_record import check_batch_norm
-from privproj.training.plan import Clipping, Drawing, Method, Plan, batches_of, calibrated, rate_and_steps
+from privproj.training.plan import OTHER_NAMES, Clipping, Drawing, Method, Plan, batches_of, calibrated, rate_and_steps
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import NoisySum
 from privproj.training.trained import Trained, trained_tensors
 from privproj.training.view import Algorithm
-
-# arguments of Opacus' PrivacyEngine, each with the equivalent in privproj
-OPACUS_NAMES = {
-    "target_epsilon": "epsilon", "target_delta": "delta", "sample_rate": "batches=PoissonBatches(rate=...)",
-    "poisson_sampling": 'batches="poisson" (True) or batches="balls-in-bins" (False)',
-    "noise_generator": "insecure_seed", "criterion": "loss_fn of step_on", "grad_sample_mode": "not needed",
-    "max_physical_batch_size": "micro_batch_size of step_on", "loss_reduction": "not needed",
-    "batch_first": "not needed", "total_steps": "steps",
-}  # fmt: skip
 
 # options of an algorithm that are given to Method, each with an algorithm that has the option
 OWNERS = {"rank": "m2", "frame": "m2", "subspace": "dp-sft", "every": "flora", "beta": "flora", "bound": "dp-sgd"}
@@ -135,7 +126,7 @@ def make_private(
             Without a ledger every call has its own budget. None: the plan is fixed in advance.
         insecure_seed: A whole number of at least 0 that makes the run repeatable and removes all privacy protection.
             None: random numbers come from generators seeded by the operating system.
-        **unknown: Any other argument raises an error. For a name from Opacus, the error states what to use instead.
+        **unknown: Any other argument raises an error, which states what to use instead of a name from Opacus.
 
     Returns:
         The module, a :class:`PrivateOptimizer` and a :class:`privproj.training.batches.PrivateLoader`.
@@ -162,12 +153,10 @@ def make_private(
     >>> len(loader), 3.99 < optimizer.epsilon(1e-5).value <= 4.0
     (0, True)
     """
-    for name in OPACUS_NAMES:
-        if name in unknown:
-            remedy = f"{name} of Opacus is {OPACUS_NAMES[name]} here"
-            raise InvalidParameterError(name, unknown[name], "omitted", remedy)
     if unknown:
         name, value = next(iter(unknown.items()))
+        if name in OTHER_NAMES:
+            raise InvalidParameterError(name, quoted(value), "omitted", OTHER_NAMES[name].format(quoted(value)))
         if name in OWNERS:
             owner = algorithm if isinstance(algorithm, str) and algorithm != "dp-sgd" else OWNERS[name]
             remedy = f'pass algorithm=Method("{owner}", {name}={quoted(value)})'

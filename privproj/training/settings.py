@@ -18,7 +18,7 @@ COUNT = whole_number("a whole number from 1 to 1e9", 1, 10**9)  # records, steps
 
 SEED = whole_number("a whole number from 0 to 1e9", 0, 10**9)
 
-EPSILON = number("an epsilon above 0 and at most 1e+09", 0.0, 1e9, open_low=True)  # target epsilon
+EPSILON = number("a number above 0 and at most 1e+09", 0.0, 1e9, open_low=True)  # target epsilon
 
 WEIGHT = number("a number from 0 to below 1", 0.0, 1.0, open_high=True)  # weight of the past in a moving average
 

@@ -448,7 +448,7 @@ def test_partition_output_states_relation(run):
     for line in ("epsilon gaussian --noise-multiplier 1", "sigma m2 --dim 64 --rank 4 --epsilon 1"):
         shown = json.loads(run(f"{line} --sampling partition --delta 1e-5 --json")[1])
         assert (shown["run"]["sampling"], shown["run"]["relation"]) == ("partition", "zero-out")
-        assert any("neighbors were set to zero-out" in wording for wording in shown["warnings"])
+        assert any("The neighboring relation is zero-out" in wording for wording in shown["warnings"])
     text = run("epsilon gaussian --noise-multiplier 1 --sampling partition --delta 1e-5")[1]
     assert "run:       one epoch, each record in one batch of a partition" in text
     for line in ("--relation add-remove", "--relation add-remove --group-size 2"):

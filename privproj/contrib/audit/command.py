@@ -38,7 +38,7 @@ Trials = Annotated[int, Number(whole_number("an integer from 8 to 1e+07", 8, 10*
 Workers = Annotated[int, WORKERS]
 Seed = Annotated[int | None, Number(whole_number("an integer from 0 to 1e+09", 0, 10**9).check)]
 Share = Annotated[float, Number(probability)]
-Claim = Annotated[float | None, Number(number("an epsilon from 0 to 1e+09", 0.0, 1e9).check)]
+Claim = Annotated[float | None, Number(number("a number from 0 to 1e+09", 0.0, 1e9).check)]
 Fault = Annotated[str | None, OneOf(FAULTS)]
 LoaderFault = Annotated[str | None, OneOf(LOADER_FAULTS)]
 Algorithm = Annotated[str, OneOf(MEMBERSHIP_ALGORITHMS)]
@@ -74,10 +74,10 @@ def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> 
         "lower bound": f"epsilon >= {least} with {percent(verdict.confidence)} confidence",
         "detectable": f"epsilon <= {most} with {verdict.trials} {trials}; an audit never confirms a claim",
         "attack": auc_text(verdict.auc),
-        "warning": f"too few {trials} to refute this claim at this delta with any attack. Increase their number."
+        "warning": f"too few {trials} to refute this claim at this delta with any attack. Use more {trials}."
         * too_few_trials,
     }
-    elsewhere = ", by another point of its privacy profile" * refuted_elsewhere
+    elsewhere = " (its privacy profile fails at another delta)" * refuted_elsewhere
     first = f"{verdict.verdict}: {claim_text}{elsewhere}"
     return {**asdict(verdict), "verdict": verdict.verdict, **more}, first, parts
 
@@ -135,7 +135,7 @@ def mechanism(
     Args:
         mechanism: Mechanism to audit.
         noise_multiplier: z = noise standard deviation / sensitivity.
-        dim: Projected dimension of the layer.
+        dim: Dimension of the layer that is projected.
         rank: Rank.
         steps: Number of releases in a run.
         delta: Delta of the claim.
@@ -206,7 +206,7 @@ def one_run(
     noise_multiplier: float, canaries: Count = 1000, guesses: Count = 200, delta: Share = 1e-3, claim: Claim = None,
     confidence: Share = 0.95, seed: Seed = None,
 ) -> Finding:  # fmt: skip
-    """Audit one release that many canaries join or not by independent coins.
+    """Audit one release with many canaries, each included with probability 1/2.
 
     Args:
         noise_multiplier: z = noise standard deviation / sensitivity.

@@ -499,7 +499,7 @@ def one_run(
     (True, 40)
     """
     count = integer("canaries", canaries, "an integer from 10 to 1e5", 10, 10**5)
-    guessed = integer("guesses", guesses, "even and at most the number of canaries", 2, count) // 2 * 2
+    guessed = integer("guesses", guesses, f"an integer from 2 to {count}, the number of canaries", 2, count) // 2 * 2
     rng = np.random.default_rng(seed)
     module = nn.Linear(1, count, bias=False, dtype=torch.float64)
     data = TensorDataset(torch.zeros(count, 1), torch.zeros(count))

@@ -74,7 +74,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
             budget.spend(phase)
     summary |= record(schedule, rows, plan, spent, Requirement.FIXED_FILTER)
     summary |= {"epsilon": epsilon, "delta": delta}
-    used = f"epsilon {round_outward(summary['epsilon_spent'])}, {share} of the budget"
+    used = f"epsilon {round_outward(summary['epsilon_spent'])}, {share} of the Renyi budget"
     labels = {"spent": f"{used} (pass --order {str(budget.order).removesuffix('.0')} in later queries)"}
     if verbose:
         price = "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance"

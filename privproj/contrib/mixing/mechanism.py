@@ -65,9 +65,14 @@ class Mixing(Mechanism):
     poisson = False
     remedy = "more noise (a larger gamma or eigen_noise)"
     rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
-    gamma: float = parameter(NOISE_SIZE, "Target for eigenvalue plus noise variance, over B^2.", "G", is_needed=True)
+    gamma: float = parameter(
+        NOISE_SIZE, "Target for eigenvalue plus noise variance, divided by B^2.", "G", is_needed=True
+    )
     eigen_noise: float = parameter(
-        NOISE_SIZE, "Standard deviation of the noise on the eigenvalue, over B^2.", "Z", is_needed=True
+        NOISE_SIZE,
+        "Standard deviation of the noise on the eigenvalue, divided by B^2 (B: clipping norm).",
+        "Z",
+        is_needed=True,
     )
 
     def noise_variance(self, released: float, norm: float) -> float:

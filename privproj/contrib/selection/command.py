@@ -16,8 +16,8 @@ from privproj.run import RunOptions
 
 # fields of the numerics that are printed with an epsilon for comparison, and their text
 COMPARISONS = {
-    "epsilon_of_one_run": "one run alone: epsilon",
-    "epsilon_of_all_trials": "the same number of runs, fixed in advance and all released: epsilon",
+    "epsilon_of_one_run": "for one run",
+    "epsilon_of_all_trials": "for the same number of runs, fixed in advance and all released",
 }
 
 
@@ -40,7 +40,9 @@ def selection_text(result: Result, verbose: bool = False) -> str:
     numerics: Any = result.numerics
     shape = f" (shape {trials['shape']:g}, gamma {trials['gamma']:.6g})" if "gamma" in trials else ""
     text = f"{trials['distribution']} number of runs with mean {trials['expected_trials']:g}{shape}"
-    epsilons = "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in COMPARISONS.items() if key in numerics)
+    epsilons = "; ".join(
+        f"epsilon {round_outward(numerics[key])} {of}" for key, of in COMPARISONS.items() if key in numerics
+    )
     return render.answer_text(result, {"trials": text, "comparison": epsilons}, verbose=verbose)
 
 

@@ -76,13 +76,13 @@ LINE = text_matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;
 DAY = Kind("a day such as 2026-01-31", _is_day, {})
 # the entries that the author of a statement may add, in the order of the text
 AUTHOR_ENTRIES = {
-    "date": Parameter(DAY, "Day of the statement, YYYY-MM-DD; unchecked.", "TEXT", is_rare=True),
-    "author": Parameter(LINE, "Who makes the statement; unchecked.", "TEXT"),
-    "model": Parameter(LINE, "What is released, with its version; unchecked.", "TEXT"),
-    "data": Parameter(LINE, "The dataset; unchecked.", "TEXT", is_rare=True),
-    "versions": Parameter(LINE, "The programs that trained; unchecked.", "TEXT", is_rare=True),
-    "ledger": Parameter(DIGEST, "The ledger, of which the SHA-256 is said.", "FILE", is_rare=True),
-    "checkpoint": Parameter(DIGEST, "The checkpoint, of which the SHA-256 is said.", "FILE", is_rare=True),
+    "date": Parameter(DAY, "Date of the statement. privproj does not check it.", "YYYY-MM-DD", is_rare=True),
+    "author": Parameter(LINE, "Author of the statement. privproj does not check it.", "TEXT"),
+    "model": Parameter(LINE, "Name and version of the released model. privproj does not check them.", "TEXT"),
+    "data": Parameter(LINE, "Name of the training dataset. privproj does not check it.", "TEXT", is_rare=True),
+    "versions": Parameter(LINE, "Version of the training software. privproj does not check it.", "TEXT", is_rare=True),
+    "ledger": Parameter(DIGEST, "Ledger file. The statement contains its SHA-256.", "FILE", is_rare=True),
+    "checkpoint": Parameter(DIGEST, "Checkpoint file. The statement contains its SHA-256.", "FILE", is_rare=True),
 }
 
 DIGESTS = ("ledger", "checkpoint")  # files whose SHA-256 a statement may state

@@ -48,26 +48,35 @@ class M1(NoisyMechanism):
     """
 
     name = "m1"
-    summary = "Clip and project, then add noise (large rank)."
+    summary = "Clip the whole gradient, project it, then add noise."
     example = "dim=1000 rank=256 noise_multiplier=20"
     finds_rank = True
     requirements = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
     with_rank = "falls"
-    dim: int | None = parameter(whole_number(high=10**7), "Projected dimension of the layer.", "D", is_needed=True)
+    dim: int | None = parameter(
+        whole_number(high=10**7), "Dimension of the layer that is projected.", "D", is_needed=True
+    )
     rank: int | None = parameter(whole_number(high=10**7), "Rank of the projection (may exceed D).", "R")
     columns: int | None = parameter(whole_number(high=10**7), "Other dimension of the layer.", "M")
     misalignment: float | None = parameter(
         MISALIGNMENT, "Assumption on unit vectors (one column): upper bound of 1 - cosine of neighboring vectors.", "M"
     )
     span_dim: int | None = parameter(
-        WHOLE, "Assumption: dimension of the span of the unchanged columns.", "K", is_rare=True
+        WHOLE, "Assumption (one changed column): dimension of the span of the unchanged columns.", "K"
     )
     residual_norm: float | None = parameter(
-        SIZE, "Norm of the part of the changed column that is orthogonal to this span.", "K[,K']", is_rare=True
+        SIZE,
+        "Norm of the part of the changed column orthogonal to this span, before (K) and after (K') the change.  "
+        "[default: 1]",
+        "K[,K']",
+        is_rare=True,
     )
     other_residual_norm: float | None = parameter(SIZE)
     residual_misalignment: float | None = parameter(
-        MISALIGNMENT, "Assumption: upper bound of 1 - cosine of these orthogonal parts.", "M", is_rare=True
+        MISALIGNMENT,
+        "Assumption: upper bound of 1 - cosine of the part of the changed column orthogonal to this span, before and "
+        "after the change.",
+        "M",
     )
     shift_in_span: float = parameter(
         SIZE, "Assumption: upper bound of the change within the span.", "A", default=0.0, is_rare=True
@@ -125,7 +134,8 @@ class M1(NoisyMechanism):
         """
         if self.span_dim is None or self.residual_misalignment is None:
             missing = "span_dim" if self.span_dim is None else "residual_misalignment"
-            raise InvalidParameterError(missing, "nothing", "a number", "the bound on one changed column needs it")
+            remedy = "give span_dim and residual_misalignment for a bound of one changed column"
+            raise InvalidParameterError(missing, "nothing", "a number", remedy)
         first, second = self.norms
         # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho).
         beta = math.sqrt((first - second) ** 2 + 2.0 * first * second * self.residual_misalignment)

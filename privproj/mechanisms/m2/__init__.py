@@ -159,11 +159,12 @@ class M2(ClippedSum):
     example = "dim=2048 rank=16 noise_multiplier=0.3814"
     finds_rank = True
     requirements = (Requirement.FRESH_PROJECTION, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_SEED)
-    dim: int | None = parameter(whole_number(high=10**12), "Projected dimension of the layer.", "D")
+    dim: int | None = parameter(whole_number(high=10**12), "Dimension of the layer that is projected.", "D")
     rank: int | None = parameter(whole_number(), "Rank of the projection.", "R")
     layers: tuple[Layer, ...] = parameter(
         LAYERS,
-        "N layers, projected from dimension D to rank R. DxD is not projected. Repeat for several shapes.",
+        "N layers, projected from dimension D to rank R; M is the other dimension. DxD is not projected. SHARE is the "
+        "share of C^2 for per-layer clipping. Repeat for several shapes.",
         "DxR[xN][:M][@SHARE]",
         default=(),
         key="layer",
@@ -174,7 +175,7 @@ class M2(ClippedSum):
         "One clipping norm C for all layers, or one for each layer (C^2 is the sum of their squares).",
         default="joint",
     )
-    columns: int | None = parameter(whole_number(high=10**12), "Other dimension of the layer.", "M", is_rare=True)
+    columns: int | None = parameter(whole_number(high=10**12), "Other dimension of the layer.", "M")
     change_rank: int | None = parameter(
         whole_number(), "Assumption: largest rank of the difference between neighboring gradients.", "K"
     )
@@ -186,7 +187,10 @@ class M2(ClippedSum):
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
             name = "rank" if self.layers and self.dim is None else "dim"
             raise InvalidParameterError(
-                name, getattr(self, name) or "nothing", "omitted if layers is given", "give dim and rank, or layers"
+                name,
+                getattr(self, name) or "nothing",
+                "omitted if layers is given",
+                "give dim and rank, or layers" if self.layers or self.rank is not None else "",
             )
         if self.clipping not in ("joint", "per-layer") or (self.clipping == "per-layer" and not self.layers):
             raise InvalidParameterError("clipping", self.clipping, "joint, or per-layer if layers is given")
@@ -198,11 +202,11 @@ class M2(ClippedSum):
             )
         shares = [layer.share for layer in self.layers if layer.share is not None]
         are_whole = len(shares) == len(self.layers) and abs(sum(shares) - 1.0) <= 1e-9
-        if shares and (self.clipping == "joint" or not are_whole):
-            total = f"{sum(shares):g} over {len(shares)} of {len(self.layers)} layers, clipping {self.clipping}"
-            raise InvalidParameterError(
-                "layer", total, "given a share for every layer, with the sum 1, and clipping=per-layer"
-            )
+        if shares and self.clipping == "joint":
+            raise InvalidParameterError("clipping", "joint", "per-layer if a layer has a share")
+        if shares and not are_whole:
+            total = f"shares for {len(shares)} of {len(self.layers)} layers, with the sum {sum(shares):g}"
+            raise InvalidParameterError("layer", total, "given shares for all layers, with the sum 1")
         if self.rank is not None and self.rank > (self.dim or 0):
             raise InvalidParameterError("rank", self.rank, f"at most dim = {self.dim}")
         if self.change_rank is not None and self.change_rank > self.largest_rank:

@@ -148,7 +148,8 @@ class Sketch(Mechanism):
             return self.gamma
         if change is None or not change > 0.0:
             missing = "sensitivity" if self.sensitivity is None else "frobenius_bound"
-            raise InvalidParameterError(missing, "nothing", "a number", f"give {missing}, or gamma alone")
+            remedy = "give sensitivity, frobenius_bound and noise_sigma, or gamma alone"
+            raise InvalidParameterError(missing, "nothing", "a number", remedy)
         # Gamma = (lam + sigma_g^2/sigma_A^2)/B_C (C14), rounded down.
         gamma = self.floor / change * (1.0 - 1e-14)
         if not 0.0 < gamma < math.inf:

@@ -70,7 +70,8 @@ class Wishart(Mechanism):
         if self.alignment is not None:
             if self.misalignment is not None:
                 raise InvalidParameterError("alignment", self.alignment, "omitted if misalignment is given")
-            rho = real("alignment", self.alignment, "a number above -1 and below 1", -1.0, 1.0, open_low=True)
+            expected = "a number above -1 and below 1"
+            rho = real("alignment", self.alignment, expected, -1.0, 1.0, open_low=True, open_high=True)
             set_field(self, "misalignment", 1.0 - rho)
             set_field(self, "alignment", None)
         super().__post_init__()

@@ -119,7 +119,7 @@ def descent_condition(dim: int, rank: int, failure: float) -> float:
 
     Args:
         dim: ``d``, the dimension of the gradient, at least 1.
-        rank: ``r``, the degrees of freedom of the matrix, above ``(sqrt d + u)^2``.
+        rank: ``r``, the degrees of freedom of the matrix, above ``(sqrt d + sqrt(2 ln(1/b)))^2``.
         failure: ``b``, half of the probability with which the bound may fail, above 0 and below 1.
 
     Returns:

@@ -188,7 +188,7 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
             remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
             most = "at most" if projected and len(shapes) == 1 else "below"
             expected = f"{most} {inputs} for a tensor of {outputs} x {inputs} with joint clipping"
-            remedy = f"{remedy}, or pass clipping=per-layer to make_private"
+            remedy = f"{remedy}, or pass clipping=per-layer"
             raise InvalidParameterError("rank", rank, expected, remedy)
 
 

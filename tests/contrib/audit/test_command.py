@@ -87,7 +87,7 @@ def test_one_run_and_membership(release, capsys):
         ("loader --noise-multiplier 1 --batches 0", "batches"),
         ("loader --noise-multiplier 1 --trials 4", "trials"),
         ("loader --noise-multiplier 1 --fault isotropic", "fault"),
-        ("one-run --noise-multiplier 5 --claim -1", "epsilon"),
+        ("one-run --noise-multiplier 5 --claim -1", "--claim must be a number from 0"),
         ("one-run --noise-multiplier 5 --seed -1", "seed"),
         ("membership --noise-multiplier 4 --rank 4 --models 8 --journal /nowhere/j.jsonl", "journal"),
     ],

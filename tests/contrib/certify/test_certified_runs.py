@@ -70,7 +70,7 @@ def test_proof_is_checked_by_another_command(proved, tmp_path, capsys):
     proved[2].save(path)
     assert exit_code(["verify", str(path)]) == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert "holds: a certificate of 1000 releases, poisson sampling at rate 0.01" in output
+    assert "holds: a certificate of 1000 releases, Poisson sampling at rate 0.01" in output
     assert load_certificate(path) == proved[2]
 
 

@@ -33,7 +33,7 @@ def test_select_finds_missing_parameter(run, wording, quantity):
     text = run(f"{LINE} {wording}")[1]
     assert f"{shown['run']['selection']['distribution']} number of runs with mean 10" in text
     assert all(Requirement(sentence).short in text for sentence in shown["run"]["requirements"])
-    assert ("one run alone: epsilon" in text) == (quantity == "epsilon")
+    assert ("for one run" in text) == (quantity == "epsilon")
 
 
 def test_select_without_value_reports_outcome(run):

@@ -29,7 +29,7 @@ def test_statement_states_the_scope_of_protection(capsys):
     ).value
     assert exit_code(line.split()) == 0
     out = capsys.readouterr().out
-    for sentence in ("differentially private", "one record added", "100 releases, poisson", "What is not covered"):
+    for sentence in ("differentially private", "one record added", "100 releases, Poisson", "What is not covered"):
         assert sentence in " ".join(out.split())
     stated = float(out.split("epsilon is at most ")[1].split()[0])
     assert value <= stated <= value * 1.01

@@ -43,6 +43,12 @@ def test_digits_of_epsilon_are_inverse_to_delta(log10_delta):
         assert abs(mp.log10(gaussian_delta_at_60_digits(mp.mpf(found), 1)) - log10_delta) < mp.mpf(10) ** -35
 
 
+@pytest.mark.parametrize("digits", [2, 5])
+def test_few_digits_are_compared_with_the_whole_result(digits):
+    result = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)
+    assert digits_of(result, digits) == f"{result.value:.{digits}g}"
+
+
 def test_digits_of_m2_match_a_quadrature():
     found = digits_of(privproj.delta(M2(dim=20, rank=4, noise_multiplier=0.5), epsilon=1.0, bound="exact-rank1"), 40)
     with mp.workdps(60):

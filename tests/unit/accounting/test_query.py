@@ -73,7 +73,7 @@ def test_sampling_rate_query_keeps_sampling():
     query = {"epsilon": 1.0, "delta": 1e-5, "steps": 20}
     fixed = privproj.rate(m2(0.5), sampling="fixed", **query)
     assert (fixed.run["sampling"], fixed.run["relation"]) == ("fixed", "replace")
-    assert "neighbors were set to replace" in fixed.warnings[0]
+    assert "The neighboring relation is replace" in fixed.warnings[0]
     again = privproj.epsilon(m2(0.5), delta=1e-5, steps=20, sampling="fixed", sampling_rate=fixed.value)
     assert again.value <= 1.0 + 1e-9
     for scheme in ("partition", "balls-in-bins", "shuffle"):

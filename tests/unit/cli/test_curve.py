@@ -35,7 +35,7 @@ def test_curve_prints_every_bound(capsys, style, what):
 def test_curve_prints_warnings_of_its_run(run, text, capsys):
     assert exit_code(f"curve gaussian --noise-multiplier 5 --points 2 {run}".split()) == 0
     warned = capsys.readouterr().err
-    assert warned.count("warning: neighbors were set to") == bool(text) and text in warned
+    assert warned.count("warning: The neighboring relation is") == bool(text) and text in warned
 
 
 @pytest.mark.parametrize("what", ["delta", "trade-off"])

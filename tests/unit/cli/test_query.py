@@ -99,8 +99,8 @@ def test_fixed_projection_omits_fresh_requirement(run):
 
 def test_grid_of_composition_is_printed(run):
     _, out, _ = run("epsilon gaussian --noise-multiplier 1 --steps 100 --sampling-rate 0.1 --delta 1e-5 -v")
-    assert re.search(r"numerics:  grid [\d.e-]+, \d+ points, composed by privproj", out)
-    assert "all its errors are bounded and included" in " ".join(out.split())
+    assert re.search(r"numerics:  grid step [\d.e-]+, \d+ points, composed by privproj", out)
+    assert "all numerical errors are bounded and included" in " ".join(out.split())
 
 
 def test_epoch_in_bins_is_answered_in_full(run):
@@ -113,7 +113,7 @@ def test_epoch_in_bins_is_answered_in_full(run):
     sized = f"{line.replace('--batches 20', '')} --batch-size 5 --dataset-size 96 --epochs 1 --json"
     assert json.loads(run(sized)[1])["value"] == shown["value"]
     out = " ".join(run(f"{line} -v")[1].split())
-    assert "numerics: an epoch as a sum of likelihood ratios" in out and "all its errors are bounded" in out
+    assert "numerics: an epoch as a sum of likelihood ratios" in out and "all numerical errors are bounded" in out
 
 
 def test_layers_on_command_line(run):
@@ -257,6 +257,18 @@ def test_compare_csv_has_all_digits(run):
     values = [result["value"] for result in results]
     assert [row["epsilon"] for row in records] == ["" if value is None else repr(value) for value in values]
     assert run(f"compare {M2} --delta 1e-5 --csv --json")[0] == 2
+
+
+def test_compare_does_not_refer_to_itself(run):
+    code, out, _ = run("compare gaussian --noise-multiplier 1 --sampling-rate 0.01 --steps 9 --delta 1e-5")
+    assert code == 0 and "infinite  classical" in out and "privproj compare" not in out
+
+
+def test_rate_has_the_same_digits_in_every_line(run):
+    _, out, _ = run("rate gaussian --noise-multiplier 1 --steps 1000 --epsilon 3 --delta 1e-5")
+    assert "sampling rate = 0.01575" in out and "1000 steps, Poisson sampling at rate 0.01575\n" in out
+    _, out, _ = run("rate gaussian --noise-multiplier 0.1 --steps 1000 --epsilon 1e-4 --delta 1e-15")
+    assert "run:       1000 steps\n" in out
 
 
 def test_compare_prints_table(run):

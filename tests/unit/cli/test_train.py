@@ -328,7 +328,7 @@ def test_folder_with_run_is_not_overwritten(small, tmp_path, capsys):
         ("--data digits --mechanism dp-sgd --epsilon nan", "finite"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --delta 0", "delta"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --steps 2.5", "steps"),
-        ("--data digits --mechanism dp-sgd --epsilon 8 --steps 3 --epochs 3", "omitted, because epochs is given"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --steps 3 --epochs 3", "omitted if --epochs is given"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --clip 0", "--clip must be"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --learning-rate 0", "learning-rate"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --device moon", "device"),

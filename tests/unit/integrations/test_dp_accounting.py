@@ -113,7 +113,7 @@ def test_dp_accounting_calibration_equals_sigma():
 def test_release_event_rejects_unsupported_sampling():
     replace = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = ProjectionPLDAccountant(replace)
-    with pytest.raises(dp_accounting.UnsupportedEventError, match="poisson sampling is not supported"):
+    with pytest.raises(dp_accounting.UnsupportedEventError, match="sampling=poisson is not supported"):
         accountant.compose(sampled(ReleaseDpEvent(RELEASE), 0.01, 3))
     accountant.compose(ReleaseDpEvent(Gaussian(noise_multiplier=1.0), relation="replace"))
     known = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="replace").value

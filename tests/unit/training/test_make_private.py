@@ -42,7 +42,7 @@ from privproj.training.private import OWNERS  # noqa: E402
         (mlp, {"noise_multiplier": math.nan}, "noise_multiplier"),
         (mlp, {"noise_multiplier": None}, "missing noise_multiplier"),
         (mlp, {"max_grad_norm": 0.0}, "max_grad_norm must be a number from 1e-20 to 1e12, got 0"),
-        (mlp, {"sampling_rate": 1.5}, "sampling_rate"),
+        (mlp, {"sampling_rate": 1.5}, "rate must be a number above 0 and at most 1, got 1.5"),
         (mlp, {"steps": None}, "missing steps; give steps or epochs"),
         (mlp, {"clipping": "per-layer", "shares": (0.5, 0.6)}, "sum to 1"),
         (mlp, {"algorithm": "sgd"}, "did you mean 'dp-sgd'"),
@@ -166,9 +166,15 @@ def test_make_private_takes_what_an_earlier_call_returned():
     assert run[1]._original is optimizer._original and run[2].original is loader.original
 
 
-@pytest.mark.parametrize("name", ["target_epsilon", "target_delta", "max_physical_batch_size", "poisson_sampling"])
-def test_make_private_names_of_opacus_give_ours(name):
-    with pytest.raises(InvalidParameterError, match=f"{name} must be omitted.*{name} of Opacus is .* here"):
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("target_epsilon", "Use epsilon=1"), ("target_delta", "Use delta=1"), ("poisson_sampling", "Use batches="),
+        ("max_physical_batch_size", "Use micro_batch_size"),
+    ],
+)  # fmt: skip
+def test_make_private_names_of_opacus_give_ours(name, remedy):
+    with pytest.raises(InvalidParameterError, match=f"{name} must be omitted, got 1. {remedy}"):
         private(mlp(), *data(), **{name: 1})
     with pytest.raises(InvalidParameterError, match="unknown argument 'nonsense' of make_private"):
         private(mlp(), *data(), nonsense=1)

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from privproj.errors import InvalidParameterError  # noqa: E402
-from privproj.training import make_private  # noqa: E402
+from privproj.training import Method, make_private  # noqa: E402
 
 
 def run(module, **options):
@@ -48,6 +48,19 @@ def test_batch_used_twice_raises():
         optimizer.backward_on(lambda record: module(record[0]).sum(), batch)
 
 
+@pytest.mark.parametrize("loss_fn", [lambda x, y: x, cross_entropy, 3])
+def test_loss_function_of_two_arguments_raises(loss_fn):
+    _, optimizer, loader = run(torch.nn.Linear(4, 2))
+    with pytest.raises(InvalidParameterError, match=r"a function of one record.* Write lambda record: cross_entropy"):
+        optimizer.step_on(loss_fn, next(iter(loader)))
+
+
+@pytest.mark.parametrize("seed", ["a", -1, 0.5])
+def test_seed_that_is_no_whole_number_raises(seed):
+    with pytest.raises(InvalidParameterError, match="insecure_seed must be an integer from 0 to"):
+        run(torch.nn.Linear(4, 2), insecure_seed=seed)
+
+
 def test_step_without_gradients_raises():
     _, optimizer, loader = run(torch.nn.Linear(4, 2))
     next(iter(loader))
@@ -55,7 +68,26 @@ def test_step_without_gradients_raises():
         optimizer.step()
 
 
-@pytest.mark.parametrize("name", ["loss_reduction", "batch_first", "total_steps", "target_epsilon"])
-def test_make_private_explains_opacus_names(name):
-    with pytest.raises(InvalidParameterError, match=f"{name} of Opacus is "):
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("loss_reduction", "$"), ("total_steps", " Use steps=1.0"), ("sample_rate", " Use batches=PoissonBatches"),
+        ("sampling_rate", r" Use batches=PoissonBatches\(rate=1.0\)\.$"),
+    ],
+)  # fmt: skip
+def test_make_private_explains_names_of_other_tools(name, remedy):
+    with pytest.raises(InvalidParameterError, match=rf"^{name} must be omitted, got 1\.0\.{remedy}"):
         run(torch.nn.Linear(4, 2), **{name: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clipping": "per-layer"}, r"given to make_private.* Write make_private\(..., clipping='per-layer'\)\."),
+        ({"sampling_rate": 0.1}, r"given to make_private.* Use batches=PoissonBatches\(rate=0\.1\)\."),
+        ({"rnk": 4}, "unknown option 'rnk' of Method; did you mean 'rank'"),
+    ],
+)
+def test_method_states_where_other_options_belong(options, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        Method("m2", **options)
