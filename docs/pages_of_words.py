@@ -18,34 +18,35 @@ OF_TEXTS = HEADER.format("cli/words.toml")
 OF_ASSUMPTIONS = HEADER.format("privproj/assumptions.py")
 CONDITIONS = ("requirement", "assumption on the data")  # kinds of entries on a page of their own
 OTHER_PAGES = (*CONDITIONS, "method", "command", "JSON key")  # kinds of entries that other pages have
+ONLY_PRINTED = ("term", "warning")  # terms of the field, and warnings, which state their own remedy
 
 EXPLAIN = """# Output and exit codes
 
-What each label, exit code and warning means, and what to do. `privproj explain NAME` prints the same. See also
-[requirements](requirements.md), [glossary](glossary.md), [published methods](published-methods.md),
-[bounds](bounds/README.md) and [commands](command-line.md)."""
+This page states what each exit code and each label of the output means. `privproj explain NAME` prints one entry. It
+also explains [requirements](requirements.md), [published methods](published-methods.md), [bounds](bounds/README.md)
+and the text of a warning."""
 GLOSSARY = """# Glossary
 
-This page lists the terms that privproj defines, or uses in a narrow sense. Other terms have their usual meaning in
-differential privacy. [Notation](notation.md) lists the symbols. `privproj explain NAME` prints more about each term."""
+This page defines the terms that privproj introduces, or uses in a narrow sense. Other terms have their usual meaning in
+differential privacy. [Notation](notation.md) lists the symbols."""
 REQUIREMENTS = """# Requirements and assumptions
 
-This page lists what your program must do, and what your data must satisfy, for a number to hold. The output lists
-requirements by these names under `requires`, and assumptions on the data in full under `assumes`. privproj cannot check
-them. C is the clipping norm, and z is the noise multiplier. For a sketch, Q is the query matrix that is sketched."""
+A number of privproj holds only if your program meets its requirements, and your data its assumptions. privproj cannot
+check them. The output line `requires` lists the names of the requirements. The line `assumes` states the assumptions
+on the data in full. On this page, C is the clipping norm, z is the noise multiplier, and Q is the matrix of data that a
+sketch multiplies by a random matrix."""
 PUBLISHED = """# Published methods
 
-This page lists the mechanism of privproj that accounts for each published training method. `privproj explain NAME`
-prints one row. Before you choose a row, read the code of your implementation: the order of clipping, noise and
-projection decides, not the name. In the table, C is the clipping norm, and z is the noise multiplier. [How to
-choose](how-to-choose.md) describes the mechanisms."""
+This table shows which [mechanism](how-to-choose.md#1-mechanism) of privproj accounts for each published training
+method. Read the code of your implementation before you choose a row: the order of clipping, noise and projection
+decides, not the name. C is the clipping norm, and z is the noise multiplier. `privproj explain NAME` prints one row."""
 
 
 def word_pages() -> dict[Path, str]:
     """Return the pages of terms, and the data file of claims."""
     groups = word_groups()
     conditions = [group for kind in CONDITIONS for group in groups if group["kind"] == kind]
-    others = [group for group in groups if group["kind"] not in OTHER_PAGES]
+    others = [group for group in groups if group["kind"] not in (*OTHER_PAGES, *ONLY_PRINTED)]
     claims = "".join(f"{name} = {json.dumps(wording)}\n" for name, wording in claims_of(PROOFS.read_text()).items())
     return {
         DOCS / "explain.md": f"{OF_TEXTS}\n{EXPLAIN}\n\n{_sections(others)}",
@@ -78,14 +79,13 @@ def _glossary(groups: list[dict[str, Any]]) -> str:
 
 
 def _methods() -> str:
-    """Return the table of published methods."""
+    """Return the table of published methods for which privproj has a mechanism."""
     rows = []
-    for m in METHODS:
-        mistake = m.mistake.removeprefix("Common mistake: ")
-        advice = f"{mistake[0].upper()}{mistake[1:]}{_refuted(m.refuted)}"
+    for m in (method for method in METHODS if method.mechanisms):
+        advice = f"{m.mistake}{_refuted(m.refuted)}"
         cells = ", ".join((m.name, *m.also)), m.released, m.accounted, advice, m.source
         rows.append(f"| {' | '.join(map(_prose, cells))} |\n")
-    heads = "| method | release | accounting | common mistake, or caution | source |\n"
+    heads = "| method | release | accounting | caution | source |\n"
     return heads + "| --- | --- | --- | --- | --- |\n" + "".join(rows)
 
 
