@@ -12,9 +12,8 @@ HEADER = "<!-- Written by docs/build.py from cli/papers.toml and the registry: e
 
 PAPERS = """# Papers
 
-This page lists the theorems, figures, tables and algorithms of the source papers. Each item has a verdict and, if
-possible, a command and its value. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries. A
-test runs each command and compares its value.
+This page states which theorems, figures, tables and algorithms of the source papers privproj proves, refutes or
+reproduces. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries.
 
 | verdict | meaning |
 | --- | --- |
@@ -28,20 +27,10 @@ test runs each command and compares its value.
 | not confirmed | experiments with privproj, on other data than in the paper, had another result |
 | not implemented | privproj does not implement the item |
 
-`privproj papers PAPER --csv` prints the published and the improved values side by side. `privproj compare` prints all
-bounds of one query (`--csv` for a table), and `privproj sweep --plot` draws the bounds against a parameter:
-
-```
-$ privproj papers 2601.21719 --csv
-$ privproj compare m2 --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787 --epsilon 1 --csv
-$ privproj sweep examples/m2-ranks.toml -o figure.csv --plot figure.svg
-```
-
-In the tables, the column *published* has the value of the formula of the paper. The column *privproj* has the value of
-the bound in parentheses for the same release. The values are epsilons unless the cell names another quantity. `-`
-means that there is no value. Below each table, a list has the commands, the reasons of the verdicts, and the
-differences between privproj and the paper. *The copy we had* is the text of the paper from which privproj was
-written."""
+In the tables, *published* is the value of the formula of the paper. *privproj* is the value of the bound in
+parentheses for the same release. Values are epsilons unless the cell names another quantity. `-` means that there is no
+value. Below each table are the commands that print the published values, and remarks. *The copy we had* is the text of
+the paper from which privproj was written."""
 
 
 def paper_pages() -> dict[Path, str]:
@@ -71,8 +60,7 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
 
 def details(item: dict[str, Any]) -> str:
     """Return the command, the reason and the deviation of an item; empty if it has none."""
-    commands = " and ".join(f"`{item[key]}`" for key in ("command", "figure") if key in item)
-    lines = [f"{commands}."] if commands else []
+    lines = [f"`{item['command']}`."] if "command" in item else []
     lines += [as_sentence(item[key]) for key in ("reason", "deviation") if item.get(key)]
     return f"* **{item['name']}.** {' '.join(map(_cell, lines))}\n" if lines else ""
 
