@@ -1,7 +1,8 @@
 """Write docs/benchmarks.md from the results of ``peers.py``, ``speed.py``, ``sweep.py`` and ``tightness.py``.
 
 The page shows the rows that matter for a decision, and the code fills their numbers in. ``python
-benchmarks/peers.py --again`` prints all comparisons with other tools. The section on balls-in-bins is copied from the output of ``balls_in_bins.py``.
+benchmarks/peers.py --again`` prints all comparisons with other tools. The section on balls-in-bins is copied from the
+output of ``balls_in_bins.py``.
 """
 
 import tightness
@@ -44,27 +45,26 @@ clipping norms. It hardly depends on the number of steps, or on the number of la
 
 ## Other tools
 
-In the tables of this page, z is the noise multiplier, q the sampling rate, T the number of steps, d the dimension and r
-the rank. Each cell shows the CPU time of the fastest of several calls in ms, and in parentheses the relative error of
-epsilon or sigma. A positive error is on the safe
-side. A dash means that the tool has no function for the query. "{fails}" means an error, more than {timeout} s or more
-than 8 GiB.{quick}
+In the tables of this page, z is the noise multiplier, q the sampling rate, T the number of steps, d the dimension and
+r the rank. Each cell shows the CPU time of the fastest of several calls in ms, and in parentheses the relative error
+of epsilon or sigma. A positive error is on the safe side. A dash means that the tool has no function for the query.
+"{fails}" means an error, more than {timeout} s or more than 8 GiB.{quick}
 
 {peers}
 
 For DP-SGD, the error is relative to the middle of the narrowest interval that privproj proves. The column *reference*
-shows half the relative width of this interval. A smaller difference between tools has no meaning. In the other rows, the
-error is relative to a value from mpmath. The PLD accountants use a grid of 1e-4. prv-accountant uses a tolerance of 0.01
-in epsilon. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of memory, a call of dp-accounting PLD up to
-{pld_mib} MiB, and a call of prv-accountant up to {prv_mib} MiB.
+shows half the relative width of this interval. A smaller difference between tools has no meaning. In the other rows,
+the error is relative to a value from mpmath. The PLD accountants use a grid of 1e-4. prv-accountant uses a tolerance
+of 0.01 in epsilon. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of memory, a call of
+dp-accounting PLD up to {pld_mib} MiB, and a call of prv-accountant up to {prv_mib} MiB.
 
 Versions: {versions}.
 
 ## Large epsilons
 
-The queries are for DP-SGD with little noise: sampling rate 0.01, 1000 steps, delta 1e-6. The number in parentheses is the
-CPU time. "fails" means an error, more than {large_limit} s of CPU time or more than 8 GiB.{large_load} For epsilon 1000,
-the RDP accountants need {more_noise} more noise than privproj.
+The queries are for DP-SGD with little noise: sampling rate 0.01, 1000 steps, delta 1e-6. The number in parentheses is
+the CPU time. "fails" means an error, more than {large_limit} s of CPU time or more than 8 GiB.{large_load} For
+epsilon 1000, the RDP accountants need {more_noise} more noise than privproj.
 
 {large}
 
@@ -257,7 +257,8 @@ def document(results, speed, sweeps, large):
         peers=peer_table(jobs, lambda row: f"{milliseconds(row)} ({row['error']:+.0e})", uncertainty),
         mib=peak(jobs, "privproj"), pld_mib=peak(jobs, "dp-accounting PLD"), prv_mib=peak(jobs, "prv-accountant"),
         versions=", ".join(" ".join(pair) for pair in results["versions"].items()),
-        large=large_table({title: rows for title, rows in large["queries"].items() if title in LARGE}), large_limit=large["limit"], more_noise=more_noise(large["queries"]),
+        large=large_table({title: large["queries"][title] for title in LARGE}), large_limit=large["limit"],
+        more_noise=more_noise(large["queries"]),
         large_load=" Other processes used the machine, so these times are too long." if large["load"] > IDLE else "",
         tight="\n".join(tightness.summary(results["tightness"])),
     )  # fmt: skip
