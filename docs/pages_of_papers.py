@@ -13,7 +13,8 @@ HEADER = "<!-- Written by docs/build.py from cli/papers.toml and the registry: e
 PAPERS = """# Papers
 
 This page states which theorems, figures, tables and algorithms of the source papers privproj proves, refutes or
-reproduces. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries.
+reproduces. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries with all commands, and
+also list standard facts.
 
 | verdict | meaning |
 | --- | --- |
@@ -21,7 +22,6 @@ reproduces. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the
 | conditional | privproj has a complete proof under an assumption on the data |
 | refuted | a counterexample exists; the value is not a guarantee |
 | constant not given | the paper does not state a constant, so no number follows |
-| standard | the item is a known fact |
 | reproduced | privproj implements the item |
 | partly reproduced | privproj implements a part of the item, or ran it on other data |
 | not confirmed | experiments with privproj, on other data than in the paper, had another result |
@@ -40,12 +40,13 @@ def paper_pages() -> dict[Path, str]:
 
 
 def section(paper: dict[str, Any]) -> str:
-    """Return the table of a paper, then commands, reasons and deviations of its items."""
+    """Return the table of a paper, then commands, reasons and deviations of its items, without standard facts."""
     early = " (early version)" if paper["number"].endswith("early") else ""
     title = f"## {paper['title']}\n\narXiv {paper['number'].partition('-')[0]}{early}. {paper.get('note', '')}".rstrip()
-    rows = [f"| {' | '.join(cells(item))} |\n" for item in paper["item"]]
+    items = [item for item in paper["item"] if item["verdict"] != "standard"]
+    rows = [f"| {' | '.join(cells(item))} |\n" for item in items]
     table = "| item | subject | verdict | published | privproj |\n| --- | --- | --- | --- | --- |\n" + "".join(rows)
-    return f"{title}\n\n{table}\n{''.join(map(details, paper['item']))}"
+    return f"{title}\n\n{table}\n{''.join(map(details, items))}"
 
 
 def cells(item: dict[str, Any]) -> tuple[str, ...]:
@@ -59,8 +60,8 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
 
 
 def details(item: dict[str, Any]) -> str:
-    """Return the command, the reason and the deviation of an item; empty if it has none."""
-    lines = [f"`{item['command']}`."] if "command" in item else []
+    """Return the reason and the deviation of an item, and the command of its value; empty if it has none."""
+    lines = [f"`{item['command']}`."] if "value" in item else []
     lines += [as_sentence(item[key]) for key in ("reason", "deviation") if item.get(key)]
     return f"* **{item['name']}.** {' '.join(map(_cell, lines))}\n" if lines else ""
 

@@ -18,17 +18,18 @@ OF_TEXTS = HEADER.format("cli/words.toml")
 OF_ASSUMPTIONS = HEADER.format("privproj/assumptions.py")
 CONDITIONS = ("requirement", "assumption on the data")  # kinds of entries on a page of their own
 OTHER_PAGES = (*CONDITIONS, "method", "command", "JSON key")  # kinds of entries that other pages have
-ONLY_PRINTED = ("term", "warning")  # terms of the field, and warnings, which state their own remedy
+# terms of the field, warnings, which state their own remedy, and entries that other pages describe
+ONLY_PRINTED = ("term", "warning", "mechanism", "quantity")
 
 EXPLAIN = """# Output and exit codes
 
 This page states what each exit code and each label of the output means. `privproj explain NAME` prints one entry. It
-also explains [requirements](requirements.md), [published methods](published-methods.md), [bounds](bounds/README.md)
-and the text of a warning."""
+also explains [requirements](requirements.md), [mechanisms](how-to-choose.md#1-mechanism),
+[published methods](published-methods.md), [bounds](bounds/README.md) and the text of a warning."""
 GLOSSARY = """# Glossary
 
-This page defines the terms that privproj introduces, or uses in a narrow sense. Other terms have their usual meaning in
-differential privacy. [Notation](notation.md) lists the symbols."""
+This page defines the terms that privproj introduces, or uses in a narrow sense. Each link leads to the full entry.
+[Notation](notation.md) lists the symbols."""
 REQUIREMENTS = """# Requirements and assumptions
 
 A number of privproj holds only if your program meets its requirements, and your data its assumptions. privproj cannot
@@ -72,10 +73,15 @@ def _glossary(groups: list[dict[str, Any]]) -> str:
     """Return the terms of this project in alphabetical order, each with a link to its full entry."""
     own = [word for group in groups for word in group["word"] if word.get("own")]
     lines = [
-        f"* [**{word['name']}**](explain.md#{_anchor(word['name'])}): {_prose(word['means'])}\n"
+        f"* [**{word['name']}**](explain.md#{_anchor(word['name'])}): {_prose(_first_sentence(word['means']))}\n"
         for word in sorted(own, key=lambda word: word["name"])
     ]
     return "".join(lines)
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a text."""
+    return re.split(r"(?<=\.) (?=[A-Z`]|privproj)", text)[0]
 
 
 def _methods() -> str:
