@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from privproj_cli.papers import papers, value_text
+from pages_of_words import with_links
+from privproj_cli.papers import papers, quantity_of
 from privproj_cli.render import as_sentence
 
 DOCS = Path(__file__).parent
@@ -28,9 +29,9 @@ also list standard facts.
 | not implemented | privproj does not implement the item |
 
 In the tables, *published* is the value of the formula of the paper. *privproj* is the value of the bound in
-parentheses for the same release. Values are epsilons unless the cell names another quantity. `-` means that there is no
-value. Below each table are the commands that print the published values, and remarks. *The copy we had* is the text of
-the paper from which privproj was written."""
+parentheses for the same release. Values are rounded epsilons, unless the cell names another quantity. `-` means that
+there is no value. The list below each table has the commands that print the published values, and remarks. *The copy
+we had* is the text of the paper from which privproj was written."""
 
 
 def paper_pages() -> dict[Path, str]:
@@ -54,8 +55,9 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
     verdict = item["verdict"]
     if "proof" in item:
         verdict += f" ([{item['proof']}](proofs.md#{item['proof'].lower()}))"
-    improved = f"{item['improved_value']:.7g} ({item['improved']})" if "improved" in item else "-"
-    published = value_text(item).removesuffix(" (epsilon)") or "-"
+    improved = f"{item['improved_value']:.4g} ({item['improved']})" if "improved" in item else "-"
+    quantity = quantity_of(item) if "value" in item else "epsilon"
+    published = f"{item['value']:.4g}" + f" ({quantity})" * (quantity != "epsilon") if "value" in item else "-"
     return tuple(map(_cell, (item["name"], item["subject"], verdict, published, improved)))
 
 
@@ -67,6 +69,6 @@ def details(item: dict[str, Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text with options as code, in which bars do not end a cell."""
+    """Return a text with options as code and names of pages as links, in which bars do not end a cell."""
     text = re.sub(r"(?<![`\w-])(--[a-z][a-z-]*)(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"`\1`", text)
-    return text.replace("|", "\\|")
+    return with_links(text).replace("|", "\\|")

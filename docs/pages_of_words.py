@@ -125,8 +125,14 @@ def _entry(word: dict[str, Any]) -> str:
     return text
 
 
+def with_links(text: str) -> str:
+    """Return a text in which names of claims and pages are links."""
+    text = re.sub(r"docs/proofs\.md, (C\d+)", lambda found: f"[{found[1]}](proofs.md#{found[1].lower()})", text)
+    return re.sub(r"docs/([\w/-]+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", text)
+
+
 def _prose(text: str) -> str:
-    """Return a text with options as code, in which bars do not end a cell."""
+    """Return a text with options as code and names of pages as links, in which bars do not end a cell."""
     valued = r"--(?:bound|sampling|relation|clipping) [a-z-]+"
     text = re.sub(rf"(?<![`\w-])({valued}|--[a-z][a-z0-9-]*)(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"`\1`", text)
-    return text.replace("|", "\\|")
+    return with_links(text).replace("|", "\\|")
