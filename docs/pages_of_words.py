@@ -32,10 +32,10 @@ This page defines the terms that privproj introduces, or uses in a narrow sense.
 [Notation](notation.md) lists the symbols."""
 REQUIREMENTS = """# Requirements and assumptions
 
-A number of privproj holds only if your program meets its requirements, and your data its assumptions. privproj cannot
-check them. The output line `requires` lists the names of the requirements. The line `assumes` states the assumptions
-on the data in full. On this page, C is the clipping norm, z is the noise multiplier, and Q is the matrix of data that a
-sketch multiplies by a random matrix."""
+A number that privproj prints holds only if your program meets the requirements and your data meets the assumptions.
+privproj cannot check them. The output line `requires` lists the names of the requirements. The line `assumes` states
+the assumptions on the data in full. On this page, C is the clipping norm, z is the noise multiplier, and Q is the
+matrix of data that a sketch multiplies by a random matrix."""
 PUBLISHED = """# Published methods
 
 This table shows which [mechanism](how-to-choose.md#1-mechanism) of privproj accounts for each published training
@@ -133,6 +133,6 @@ def with_links(text: str) -> str:
 
 def _prose(text: str) -> str:
     """Return a text with options as code and names of pages as links, in which bars do not end a cell."""
-    valued = r"--(?:bound|sampling|relation|clipping) [a-z-]+"
+    valued = r"--(?:bound|sampling|relation|clipping) [a-z-]+|--[a-z-]+ (?:[A-Z]|\d+)\b"
     text = re.sub(rf"(?<![`\w-])({valued}|--[a-z][a-z0-9-]*)(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"`\1`", text)
     return with_links(text).replace("|", "\\|")

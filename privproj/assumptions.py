@@ -52,8 +52,8 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "Under zero-out and replace, the number of records is public. Under add-remove it is private: fix the "
-        "sampling rate, the number of steps and the divisor of the sums as constants, without using it.",
+        "Under zero-out and replace, the number of records is public. Under add-remove, the number of records is "
+        "private: choose the sampling rate, the number of steps and the divisor of the sums without using this number.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
