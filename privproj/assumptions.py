@@ -98,8 +98,8 @@ class Requirement(RequirementText):
     CENTERED_COUNT = (
         "centered-count",  # C31
         "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch, where b_i is 1 if record i was "
-        "not clipped and 0 if it was. In a plain sum of b_i, one record contributes up to 1 instead of 1/2, which "
-        "needs twice the noise.",
+        "not clipped and 0 if it was. In a sum of b_i, also minus a constant, one record contributes up to 1 instead "
+        "of 1/2, which needs twice the noise.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
