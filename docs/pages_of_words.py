@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ CONDITIONS = ("requirement", "assumption on the data")  # kinds of entries on a 
 OTHER_PAGES = (*CONDITIONS, "method", "command", "JSON key")  # kinds of entries that other pages have
 # terms of the field, warnings, which state their own remedy, and entries that other pages describe
 ONLY_PRINTED = ("term", "warning", "mechanism", "quantity")
+# labels whose names say what they are
+OBVIOUS = ("meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch")
 
 EXPLAIN = """# Output and exit codes
 
-This page states what each exit code and each label of the output means. `privproj explain NAME` prints one entry. It
-also explains [requirements](requirements.md), [mechanisms](how-to-choose.md#1-mechanism),
-[published methods](published-methods.md), [bounds](bounds/README.md) and the text of a warning."""
+This page states what the exit codes and the labels of the output mean. `privproj explain NAME` prints one entry. It
+explains [requirements](requirements.md), [mechanisms](how-to-choose.md#1-mechanism), [published
+methods](published-methods.md), [bounds](bounds/README.md) and the text of a warning, too."""
 GLOSSARY = """# Glossary
 
 This page defines the terms that privproj introduces, or uses in a narrow sense. Each link leads to the full entry.
@@ -50,7 +53,7 @@ def word_pages() -> dict[Path, str]:
     others = [group for group in groups if group["kind"] not in (*OTHER_PAGES, *ONLY_PRINTED)]
     claims = "".join(f"{name} = {json.dumps(wording)}\n" for name, wording in claims_of(PROOFS.read_text()).items())
     return {
-        DOCS / "explain.md": f"{OF_TEXTS}\n{EXPLAIN}\n\n{_sections(others)}",
+        DOCS / "explain.md": f"{OF_TEXTS}\n{EXPLAIN}\n\n{_sections(others, OBVIOUS)}",
         DOCS / "requirements.md": f"{OF_ASSUMPTIONS}\n{REQUIREMENTS}\n\n{_sections(conditions)}",
         DOCS / "glossary.md": f"{OF_TEXTS}\n{GLOSSARY}\n\n{_glossary(groups)}",
         DOCS / "published-methods.md": f"{HEADER.format('methods.toml')}\n{PUBLISHED}\n\n{_methods()}",
@@ -89,9 +92,9 @@ def _methods() -> str:
     rows = []
     for m in (method for method in METHODS if method.mechanisms):
         advice = f"{m.mistake}{_refuted(m.refuted)}"
-        cells = ", ".join((m.name, *m.also)), m.released, m.accounted, advice, m.source
+        cells = ", ".join((m.name, *m.also)), m.released, m.accounted, advice, m.source.removeprefix("arXiv ")
         rows.append(f"| {' | '.join(map(_prose, cells))} |\n")
-    heads = "| method | release | accounting | caution | source |\n"
+    heads = "| method | release | accounting | caution | arXiv |\n"
     return heads + "| --- | --- | --- | --- | --- |\n" + "".join(rows)
 
 
@@ -105,15 +108,16 @@ def _anchor(name: str) -> str:
     return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", name).strip().lower())
 
 
-def _sections(groups: list[dict[str, Any]]) -> str:
-    """Return a section for each group."""
-    return "\n".join(f"## {group['title']}\n\n{_entries(group)}" for group in groups)
+def _sections(groups: list[dict[str, Any]], hidden: Sequence[str] = ()) -> str:
+    """Return a section for each group, without hidden entries."""
+    return "\n".join(f"## {group['title']}\n\n{_entries(group, hidden)}" for group in groups)
 
 
-def _entries(group: dict[str, Any]) -> str:
-    """Return a section for each entry of a group."""
+def _entries(group: dict[str, Any], hidden: Sequence[str]) -> str:
+    """Return a section for each entry of a group, without hidden entries."""
     prefix = "Exit " if group["kind"] == "exit code" else ""
-    return "\n".join(f"### {prefix}{word['name']}\n\n{_entry(word)}" for word in group["word"])
+    words = [word for word in group["word"] if word["name"] not in hidden]
+    return "\n".join(f"### {prefix}{word['name']}\n\n{_entry(word)}" for word in words)
 
 
 def _entry(word: dict[str, Any]) -> str:
