@@ -116,8 +116,8 @@ def _sections(groups: list[dict[str, Any]], hidden: Sequence[str] = ()) -> str:
 def _entries(group: dict[str, Any], hidden: Sequence[str]) -> str:
     """Return a section for each entry of a group, without hidden entries."""
     prefix = "Exit " if group["kind"] == "exit code" else ""
-    words = [word for word in group["word"] if word["name"] not in hidden]
-    return "\n".join(f"### {prefix}{word['name']}\n\n{_entry(word)}" for word in words)
+    shown = [word for word in group["word"] if word["name"] not in hidden]
+    return "\n".join(f"### {prefix}{word['name']}\n\n{_entry(word)}" for word in shown)
 
 
 def _entry(word: dict[str, Any]) -> str:
