@@ -165,20 +165,18 @@ TEXT = """\
 # Results against ball arithmetic
 
 This page compares floating-point results of privproj with [certificates](certificates.md), which enclose the exact
-delta in an interval. **All {settings} results for one release are safe**: each delta is above the exact delta. The
-results for the training runs below are safe too.
+delta in an interval. **All {settings} results for one release are safe**: each delta is above the interval. The results
+for the training runs below are safe too.
 
 ## One release
 
 Each result is for a query of epsilon, delta or the noise multiplier, with random parameters. Dimensions are up to 1e6,
-and targets for delta are from 0.9 to 1e-1000. A query of delta at a large epsilon can give a smaller delta. The result
-is safe if its delta is above the interval of the certificate. The margin is the relative distance of this delta to the
-interval.
+and deltas are from 0.9 to below 1e-1000. The margin is the relative distance of the delta to the interval.
 
 {table}
 
-`python benchmarks/certified.py --settings {drawn} --write` repeats the comparison. Of {drawn} queries, {nothing} have
-no finite result or are not supported. The interval of {wide} more queries is too wide for a comparison.
+Of {drawn} queries, {nothing} have no finite result or are not supported. The interval of {wide} more queries is too
+wide for a comparison. `python benchmarks/certified.py --settings {drawn} --write` repeats the comparison.
 """
 
 

@@ -1,8 +1,8 @@
 """Write docs/benchmarks.md from the results of ``peers.py``, ``speed.py``, ``sweep.py`` and ``tightness.py``.
 
 The page shows the rows that matter for a decision, and the code fills their numbers in. ``python
-benchmarks/peers.py --again`` prints all comparisons with other tools. The sections on lower bounds and on balls-in-bins
-are copied from the output of ``gaps.py`` and ``balls_in_bins.py``.
+benchmarks/peers.py --again`` prints all comparisons with other tools. The section on balls-in-bins is copied from the
+output of ``balls_in_bins.py``.
 """
 
 import tightness
@@ -32,9 +32,8 @@ under the same assumptions ([tightness](#tightness-of-the-bounds)).
 ## Time and memory of a query
 
 The table shows the median CPU time of several calls, with one thread on a machine with {cores} cores. The parameters
-differ between calls, so that no result is cached. The Python functions run in a process that has computed such a result
-before. Their peak memory is the additional memory of the call. The commands start a new process, whose whole memory
-counts.{load}
+differ between calls, so that no result is cached. The memory of a Python function is the additional memory of the call.
+The memory of a command is that of its process.{load}
 
 {speed}
 
@@ -42,71 +41,42 @@ The CPU time grows linearly with the number of phases, the number of array rows,
 clipping norms. It hardly depends on the number of steps, or on the number of layers with a joint clipping norm.
 
 `privproj sweep` computes {sweep_rows:,} values of delta for M2 in {sweep_cpu:.1f} s of CPU time with
-{sweep_mib:.0f} MiB of memory. With two processes (`--workers 2`), it takes {sweep_wall:.1f} s of wall time.
+{sweep_mib:.0f} MiB of memory.
 
 ## Other tools
 
-Each tool runs the same query in a new process with one thread. In the tables of this page, z is the noise multiplier, q
-the sampling rate, T the number of steps, d the dimension and r the rank. A dash means that the tool has no function for
-the query. "{fails}" means an error, more than {timeout} s or more than 8 GiB.{quick}
+In the tables of this page, z is the noise multiplier, q the sampling rate, T the number of steps, d the dimension and
+r the rank. Each cell shows the CPU time of the fastest of several calls in ms, and in parentheses the relative error
+of epsilon or sigma. A positive error is on the safe side. A dash means that the tool has no function for the query.
+"{fails}" means an error, more than {timeout} s or more than 8 GiB.{quick}
 
-The first table shows CPU time in ms. Each tool makes several calls after a first one, and the fastest call counts:
-
-{times}
-
-The second table shows relative errors of epsilon or sigma. A positive error is on the safe side:
-
-{errors}
+{peers}
 
 For DP-SGD, the error is relative to the middle of the narrowest interval that privproj proves. The column *reference*
-shows half the relative width of this interval. A smaller difference between tools has no meaning. In the rows with a
-dash in this column, the error is relative to a value from mpmath with 50 digits.
-
-The PLD accountants use a grid of 1e-4. prv-accountant and Opacus PRV use a tolerance of 0.01 in epsilon. Other
-tolerances are the defaults of the tools. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of memory. A
-call of dp-accounting PLD uses up to {pld_mib} MiB, and a call of prv-accountant up to {prv_mib} MiB.
+shows half the relative width of this interval. A smaller difference between tools has no meaning. In the other rows,
+the error is relative to a value from mpmath. The PLD accountants use a grid of 1e-4. prv-accountant uses a tolerance
+of 0.01 in epsilon. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of memory, a call of
+dp-accounting PLD up to {pld_mib} MiB, and a call of prv-accountant up to {prv_mib} MiB.
 
 Versions: {versions}.
 
 ## Large epsilons
 
-The queries are for DP-SGD with little noise: sampling rate 0.01, 1000 steps, delta 1e-6. The first two columns show
-epsilon at a given noise multiplier z. The last column shows the noise multiplier for epsilon 1000. Each tool runs each
-query once. The number in parentheses is the CPU time. "fails" means an error, more than {large_limit} s of CPU time or
-more than 8 GiB.{large_load}
+The queries are for DP-SGD with little noise: sampling rate 0.01, 1000 steps, delta 1e-6. The number in parentheses is
+the CPU time. "fails" means an error, more than {large_limit} s of CPU time or more than 8 GiB.{large_load} For
+epsilon 1000, the RDP accountants need {more_noise} more noise than privproj.
 
 {large}
 
-For epsilon 1000, the RDP accountants need {more_noise} more noise than privproj. An epsilon this large gives a record
-little protection. `python benchmarks/large_epsilons.py --peer-python PATH` measures this table again.
-
 ## Tightness of the bounds
 
-For most mechanisms, privproj has several bounds, including the published ones. The second column shows the smallest
-epsilon of all bounds at delta 1e-5. The third column shows the epsilon of each bound, divided by this smallest epsilon.
-A star marks a bound that needs an assumption on the data in this setting. Compare such a bound only with bounds under
-the same assumption. A bound that does not support the setting is not in the row. [Notation](notation.md#projections)
-defines gamma. "Enforced norms" means that the program clips the data to the norms, so they are not assumptions.
+The second column shows the smallest epsilon of all bounds of the mechanism at delta 1e-5. The third column shows the
+epsilon of each bound, divided by this smallest epsilon. A star marks a bound that needs an assumption on the data.
+Compare such a bound only with bounds under the same assumption. [Notation](notation.md#projections) defines gamma.
 
 {tight}
 
-## Gap to the lower bound
-
-With `-v`, privproj prints a lower bound on epsilon. No accountant can give a smaller epsilon for this mechanism, if the
-adversary observes the projections ([C28](proofs.md#c28)). The gap is the relative difference of epsilon to its lower
-bound. For one release of M1, M2 and PublicSketch at delta 1e-5, the gap is less than 0.01 %. This was checked at ranks
-1 to 256, dimensions 768 and 2048, and epsilons from 0.1 to 10.
-
-The next table shows upper bounds on the gap in percent, for 2000 steps of M2 at sampling rate 0.01 and dimension 2048:
-
-| rank | epsilon 0.1 | epsilon 0.3 | epsilon 1 | epsilon 3 | epsilon 10 |
-| --- | --- | --- | --- | --- | --- |
-| 1 | 8.69 | 8.06 | 2.50 | 1.20 | 0.89 |
-| 16 | 0.83 | 0.81 | 0.76 | 0.52 | 0.43 |
-| 256 | 0.07 | 0.07 | 0.06 | 0.09 | 0.15 |
-
-The gaps of M2 at dimension 768, and of PublicSketch, differ from this table by at most 0.14 percentage points.
-`python benchmarks/gaps.py --mechanism m2 sketch-public` prints all gaps.
+[How far is epsilon from the truth?](lower-bounds.md) compares the default bounds with lower bounds.
 
 ## Balls-in-bins
 
@@ -122,9 +92,8 @@ larger than the upper bound of privproj. The last column is for Poisson sampling
 | z 0.8, t 200, 1 epoch, delta 1e-5 | 0.91218 to 0.91386 | 0.89988 to 0.92939 | 1.3864 | 0.9878 |
 | z 1, t 100, 20 epochs, delta 1e-5 | 2.4481 to 2.4525 | 2.4107 to 2.4954 | 2.7158 | 2.5839 |
 
-privproj takes at most 0.24 s for runs of Gaussian noise or M2 with up to 1e5 batches per epoch or 1e4 epochs. The
-relative width of these intervals is at most 0.32 %. `python benchmarks/balls_in_bins.py --peer-python PATH` prints the
-numbers of this section.
+For Gaussian noise or M2 with up to 1e5 batches per epoch or 1e4 epochs, the relative width of the intervals is at most
+0.32 %, and privproj takes at most 0.24 s.
 
 ## Measure again
 
@@ -136,23 +105,16 @@ this page. `benchmarks/results` contains all measurements.
 QUERIES = {
     "warm: gaussian epsilon": "`epsilon` of `Gaussian`, one release",
     "warm: m2 rank-free epsilon": "`epsilon` of `M2`, one release",
-    "warm: m1 epsilon": "`epsilon` of `M1`, one release",
     "warm: wishart epsilon": "`epsilon` of `Wishart`, one release",
-    "warm: m2 rank-free sigma": "`sigma` of `M2`, one release",
     "warm: DP-SGD epsilon, T 1000": "`epsilon` of DP-SGD, 1000 steps",
     "warm: DP-SGD epsilon, T 1e+09": "`epsilon` of DP-SGD, 1e9 steps",
-    "warm: DP-SGD sigma, T 1000": "`sigma` of DP-SGD, 1000 steps",
     "warm: m2 epsilon, T 2000": "`epsilon` of `M2`, 2000 steps",
     "warm: m2 sigma, T 2000": "`sigma` of `M2`, 2000 steps",
-    "warm: wishart epsilon, T 10": "`epsilon` of `Wishart`, 10 steps",
     "warm: 1000 phases": "`epsilon` of 1000 phases",
     "warm: m2 rank-free: epsilons, 1e5 rows": "`epsilons` of `M2`, 100,000 rows",
-    "cold: python -c pass": "command `python -c pass`",
     "cold: epsilon gaussian": "command `privproj epsilon gaussian`, one release",
     "cold: epsilon gaussian, DP-SGD": "the same command, DP-SGD",
     "cold: epsilon m2 of a run": "command `privproj epsilon m2`, 2000 steps",
-    "cold: run examples/run.toml": "command `privproj run examples/run.toml`",
-    "cold: check of 200 mixed entries": "command `privproj check`, 200 entries",
     "cold: certify wishart of a run": "command `privproj certify epsilon wishart`, a run",
 }
 ONE_RELEASE = ("gaussian", "m2 rank-free", "m1", "wishart", "sketch exact-rank1")
@@ -160,16 +122,14 @@ ONE_RELEASE = ("gaussian", "m2 rank-free", "m1", "wishart", "sketch exact-rank1"
 # title of a row -> job of peers.json and the parameters that identify it
 JOBS = {
     "epsilon of Gaussian, z 1, delta 1e-5": ("gaussian epsilon", {"delta": 1e-5}),
-    "the same, delta 1e-20": ("gaussian epsilon", {"delta": 1e-20}),
-    "sigma of Gaussian, epsilon 1, delta 1e-5": ("gaussian sigma", {"delta": 1e-5}),
     "epsilon of M2, d 2048, r 16, z 0.5, delta 1e-5": ("rank-free epsilon", {}),
     "epsilon of DP-SGD, z 1, q 0.01, T 1000, delta 1e-5": ("dp-sgd epsilon", {"T": 1000, "grid": 1e-4}),
     "the same, z 0.6, q 0.001, T 100,000": ("dp-sgd epsilon", {"T": 100000, "grid": 1e-4}),
     "the same, z 2, q 0.05, T 1,000,000": ("dp-sgd epsilon", {"T": 1000000, "grid": 1e-4}),
     "sigma of DP-SGD, epsilon 3, q 0.01, T 1000": ("dp-sgd sigma", {}),
 }
-TOOLS = ("privproj", "scipy (naive)", "dp-accounting PLD", "dp-accounting RDP", "prv-accountant", "Opacus RDP",
-         "Opacus PRV", "riskcal")  # fmt: skip
+TOOLS = ("privproj", "scipy (naive)", "dp-accounting PLD", "dp-accounting RDP", "prv-accountant", "Opacus RDP")
+LARGE = ("epsilon, z 0.05", "noise multiplier, epsilon 1000")  # the queries of large_epsilons.json on the page
 IDLE = 1.3  # load above which other processes used the machine; the benchmark itself causes a load of one
 
 
@@ -211,15 +171,15 @@ def per_point(row):
     return row["seconds"] / row["points"]
 
 
-def peer_table(jobs, cell, last=None):
+def peer_table(jobs, cell, last):
     """Return a table of the chosen jobs by all tools: ``cell`` of every row, and ``last`` of the job."""
     lines = []
     for title, (job, wanted) in JOBS.items():
         entry = entry_of(jobs, job, wanted)
         rows = {row["tool"]: row for row in entry["rows"]}
         cells = [NONE if tool not in rows else FAILS if "failed" in rows[tool] else cell(rows[tool]) for tool in TOOLS]
-        lines.append((title, *cells, *([last(entry)] if last else [])))
-    return table(["query", *TOOLS, *(["reference"] if last else [])], lines)
+        lines.append((title, *cells, last(entry)))
+    return table(["query", *TOOLS, "reference"], lines)
 
 
 def milliseconds(row):
@@ -293,11 +253,12 @@ def document(results, speed, sweeps, large):
         prv_error=too_large(jobs, "prv-accountant"), rdp_error=too_large(jobs, "dp-accounting RDP", "Opacus RDP"),
         cores=speed["cores"], load=load_text(works), speed=speed_table(works),
         sweep_rows=longest["rows"], sweep_cpu=longest["cpu"], sweep_mib=longest["peak_mib"], sweep_wall=shared["wall"],
-        fails=FAILS, timeout=results["timeout"], times=peer_table(jobs, milliseconds),
-        errors=peer_table(jobs, lambda row: f"{row['error']:+.0e}", uncertainty),
+        fails=FAILS, timeout=results["timeout"],
+        peers=peer_table(jobs, lambda row: f"{milliseconds(row)} ({row['error']:+.0e})", uncertainty),
         mib=peak(jobs, "privproj"), pld_mib=peak(jobs, "dp-accounting PLD"), prv_mib=peak(jobs, "prv-accountant"),
         versions=", ".join(" ".join(pair) for pair in results["versions"].items()),
-        large=large_table(large["queries"]), large_limit=large["limit"], more_noise=more_noise(large["queries"]),
+        large=large_table({title: large["queries"][title] for title in LARGE}), large_limit=large["limit"],
+        more_noise=more_noise(large["queries"]),
         large_load=" Other processes used the machine, so these times are too long." if large["load"] > IDLE else "",
         tight="\n".join(tightness.summary(results["tightness"])),
     )  # fmt: skip

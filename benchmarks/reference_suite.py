@@ -34,9 +34,8 @@ TEXT = """\
 
 # Results against mpmath
 
-This page compares {compared} results of privproj with reference values. Most results are an epsilon or a delta of one
-bound at one setting of its parameters. The reference values come from independent implementations in mpmath
-(`privproj/reference`), with 14 to 50 digits.
+This page compares {compared} results of privproj, mostly epsilons and deltas, with reference values. The reference
+values come from independent implementations in mpmath (`privproj/reference`), with 14 to 50 digits.
 
 **All {compared} results are on the safe side of the reference value**: upper bounds are not below, and lower bounds
 are not above. The relative error is at most {error}, with one exception. For two Renyi bounds of the sketch
@@ -48,15 +47,11 @@ releases.
 {table}
 
 The relative error is the difference between result and reference value, divided by the reference value. For a delta
-below 1e-290, the table has the relative error of the logarithm of delta. The smallest margin is the smallest relative
-distance from a result, or from its lower bound, to the reference value. A margin of 0 means that a result equals the
-reference value.
+below 1e-290, it is the relative error of the logarithm of delta. The smallest margin is the smallest relative distance
+on the safe side. A margin of 0 means that a result equals the reference value.
 
-The other {missing} settings have no comparison, because the reference value takes more than {seconds} s, or because no
-finite value exists.
-
-`python benchmarks/reference_suite.py --write` repeats the comparison, prints a row for each bound and writes this
-page.
+{missing} other settings have no comparison, because the reference value takes more than {seconds} s, or because no
+finite value exists. `python benchmarks/reference_suite.py --write` repeats the comparison.
 """
 TITLES = {"rule": "composition of (epsilon, delta)"}
 LOOSE = ("sketch.rdp-best", "sketch.rdp-tight")  # Renyi curves, loose near their last order

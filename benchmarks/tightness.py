@@ -9,7 +9,7 @@ RUN = {"steps": 2000, "sampling_rate": 0.01}
 
 # mechanism, run, and the title of the row in docs/benchmarks.md, if it has one
 SETTINGS = (
-    (privproj.Gaussian(noise_multiplier=1), {}, "Gaussian, z 1"),
+    (privproj.Gaussian(noise_multiplier=1), {}, None),
     (privproj.Gaussian(noise_multiplier=10), {}, None),
     (privproj.Gaussian(noise_multiplier=20), {"steps": 100}, None),
     (privproj.Gaussian(noise_multiplier=1), {"steps": 1000, "sampling_rate": 0.01}, "DP-SGD, z 1, q 0.01, 1000 steps"),
@@ -20,7 +20,7 @@ SETTINGS = (
     (
         privproj.M1(dim=1000, rank=64, columns=1, misalignment=1.25e-3, noise_multiplier=20),
         {},
-        "M1 of vectors, d 1000, r 64, z 20",
+        None,
     ),
     (privproj.M1(dim=1000, rank=64, span_dim=4, residual_misalignment=8e-6, noise_multiplier=20), {}, None),
     (privproj.M1(dim=1000, rank=64, span_dim=0, residual_misalignment=8e-6, noise_multiplier=20), {}, None),
@@ -45,11 +45,11 @@ SETTINGS = (
     (
         privproj.Sketch(rank=16, frobenius_bound=1, sensitivity=0.05, noise_sigma=1, enforced=True),
         {},
-        "Sketch with enforced norms, r 16",
+        None,
     ),
     (privproj.Sketch(rank=64, frobenius_bound=1, sensitivity=0.1, noise_sigma=1, enforced=True), {}, None),
     (privproj.Sketch(rank=16, gamma=1000, eigenvalues=768), {"steps": 10}, None),
-    (privproj.PublicSketch(rank=16, noise_multiplier=1), {}, "PublicSketch, r 16, z 1"),
+    (privproj.PublicSketch(rank=16, noise_multiplier=1), {}, None),
     (privproj.PublicSketch(rank=256, noise_multiplier=1), {}, None),
     (privproj.PublicSketch(rank=16, noise_multiplier=4), RUN, None),
 )

@@ -31,28 +31,25 @@ HEADER = "<!-- Written by docs/build.py from the registry and docs/notes.toml: e
 
 MEANING = {
     Status.PROVED: "There is a complete proof. It needs no assumption on the data beyond the stated sensitivity.",
-    Status.CONDITIONAL: "There is a complete proof under the assumptions on the data that are listed below. The "
-    "mechanism does not enforce them, so privproj prints them with every number.",
+    Status.CONDITIONAL: "There is a complete proof under the assumptions on the data that are listed below.",
     Status.ASYMPTOTIC: "The source does not state a constant, so no number follows. privproj does not support this "
     "bound (exit code 3).",
     Status.REFUTED: "There is a counterexample. privproj does not support this bound (exit code 3). With "
     "`--allow-refuted`, privproj evaluates the formula if there is one and marks the number as no guarantee.",
 }
 COMPOSES = {
-    "closed": "Several releases with fresh randomness have the same privacy profile at other parameters.",
-    "PrivacyProfile": "privproj replaces the privacy profile (delta as a function of epsilon) by a discretized privacy "
-    "loss distribution that dominates it. If a lower bound of the profile is known, privproj also composes a "
-    "distribution that the profile dominates. The composed bounds include all numerical errors "
-    "([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
-    "TailLevelsCurve": "The privacy loss of one release is the sum of two independent losses with known profiles. They "
-    "are composed like two releases, by privacy loss distributions ([C13](../proofs.md#c13)).",
+    "closed": "The privacy profile of several releases with fresh randomness has a closed form.",
+    "PrivacyProfile": "privproj composes a privacy loss distribution that dominates the release. The result includes "
+    "all numerical errors ([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
+    "TailLevelsCurve": "The privacy loss of one release is the sum of two independent losses. privproj composes them "
+    "like two releases, by privacy loss distributions ([C13](../proofs.md#c13)).",
     "RenyiCurve": "Renyi divergences of the same order add. The sum is converted to epsilon at the best order.",
-    "BestCurve": "Each of two Renyi curves adds order by order. The smaller converted value is reported.",
+    "BestCurve": "The divergences of each of the two Renyi curves add. The smaller epsilon is reported.",
     "ConcentratedCurve": "The values of rho add, and the conversion to epsilon has a closed form.",
     "ComposedRule": "The bound gives one pair (epsilon, delta) at a time. The smaller result of basic and advanced "
     "composition is reported, with optimized slack in advanced composition.",
-    "GoodEventCurve": "The probability of failure is counted once for each release. Without a failure, the run is a "
-    "Gaussian run, which is composed in closed form or by privacy loss distributions.",
+    "GoodEventCurve": "In each release, a failure has the stated probability, which is added to delta. Without a "
+    "failure, the run is a Gaussian run, which is composed in closed form or by privacy loss distributions.",
     "single": "The bound covers one release only.",
     "nothing": "There is no formula to compose.",
 }
@@ -65,7 +62,7 @@ CERTIFIED = {
 }
 
 
-ABOUT_ASSUMPTIONS = "The list covers all forms of an assumption. Its numbers depend on the parameters."
+ABOUT_ASSUMPTIONS = "The numbers are examples. The output states the assumptions of your query with their numbers."
 ABOUT_REQUIREMENTS = (
     "A run with sampling or several steps has further requirements. `privproj epsilon -v` prints all of them."
 )
@@ -222,7 +219,7 @@ def status(bound: Bound) -> str:
     if bound.status not in GUARANTEES:
         return f"{meaning}\n\nReason: {bound.reason}."
     if bound.status is Status.PROVED and assumption_lines(bound):
-        return f"{meaning} With parameters that state an assumption listed below, privproj reports it as conditional."
+        return f"{meaning} If an option states an assumption, privproj reports the bound as conditional."
     return meaning
 
 

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from privproj_cli.papers import papers, value_text
+from pages_of_words import with_links
+from privproj_cli.papers import papers, quantity_of
 from privproj_cli.render import as_sentence
 
 DOCS = Path(__file__).parent
@@ -12,9 +13,9 @@ HEADER = "<!-- Written by docs/build.py from cli/papers.toml and the registry: e
 
 PAPERS = """# Papers
 
-This page lists the theorems, figures, tables and algorithms of the source papers. Each item has a verdict and, if
-possible, a command and its value. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries. A
-test runs each command and compares its value.
+This page states which theorems, figures, tables and algorithms of the source papers privproj proves, refutes or
+reproduces. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries with all commands, and
+also list standard facts.
 
 | verdict | meaning |
 | --- | --- |
@@ -22,26 +23,15 @@ test runs each command and compares its value.
 | conditional | privproj has a complete proof under an assumption on the data |
 | refuted | a counterexample exists; the value is not a guarantee |
 | constant not given | the paper does not state a constant, so no number follows |
-| standard | the item is a known fact |
 | reproduced | privproj implements the item |
 | partly reproduced | privproj implements a part of the item, or ran it on other data |
 | not confirmed | experiments with privproj, on other data than in the paper, had another result |
 | not implemented | privproj does not implement the item |
 
-`privproj papers PAPER --csv` prints the published and the improved values side by side. `privproj compare` prints all
-bounds of one query (`--csv` for a table), and `privproj sweep --plot` draws the bounds against a parameter:
-
-```
-$ privproj papers 2601.21719 --csv
-$ privproj compare m2 --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787 --epsilon 1 --csv
-$ privproj sweep examples/m2-ranks.toml -o figure.csv --plot figure.svg
-```
-
-In the tables, the column *published* has the value of the formula of the paper. The column *privproj* has the value of
-the bound in parentheses for the same release. The values are epsilons unless the cell names another quantity. `-`
-means that there is no value. Below each table, a list has the commands, the reasons of the verdicts, and the
-differences between privproj and the paper. *The copy we had* is the text of the paper from which privproj was
-written."""
+In the tables, *published* is the value of the formula of the paper. *privproj* is the value of the bound in
+parentheses for the same release. Values are rounded epsilons, unless the cell names another quantity. `-` means that
+there is no value. The list below each table has the commands that print the published values, and remarks. *The copy
+we had* is the text of the paper from which privproj was written."""
 
 
 def paper_pages() -> dict[Path, str]:
@@ -51,12 +41,13 @@ def paper_pages() -> dict[Path, str]:
 
 
 def section(paper: dict[str, Any]) -> str:
-    """Return the table of a paper, then commands, reasons and deviations of its items."""
+    """Return the table of a paper, then commands, reasons and deviations of its items, without standard facts."""
     early = " (early version)" if paper["number"].endswith("early") else ""
     title = f"## {paper['title']}\n\narXiv {paper['number'].partition('-')[0]}{early}. {paper.get('note', '')}".rstrip()
-    rows = [f"| {' | '.join(cells(item))} |\n" for item in paper["item"]]
+    items = [item for item in paper["item"] if item["verdict"] != "standard"]
+    rows = [f"| {' | '.join(cells(item))} |\n" for item in items]
     table = "| item | subject | verdict | published | privproj |\n| --- | --- | --- | --- | --- |\n" + "".join(rows)
-    return f"{title}\n\n{table}\n{''.join(map(details, paper['item']))}"
+    return f"{title}\n\n{table}\n{''.join(map(details, items))}"
 
 
 def cells(item: dict[str, Any]) -> tuple[str, ...]:
@@ -64,20 +55,20 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
     verdict = item["verdict"]
     if "proof" in item:
         verdict += f" ([{item['proof']}](proofs.md#{item['proof'].lower()}))"
-    improved = f"{item['improved_value']:.7g} ({item['improved']})" if "improved" in item else "-"
-    published = value_text(item).removesuffix(" (epsilon)") or "-"
+    improved = f"{item['improved_value']:.4g} ({item['improved']})" if "improved" in item else "-"
+    quantity = quantity_of(item) if "value" in item else "epsilon"
+    published = f"{item['value']:.4g}" + f" ({quantity})" * (quantity != "epsilon") if "value" in item else "-"
     return tuple(map(_cell, (item["name"], item["subject"], verdict, published, improved)))
 
 
 def details(item: dict[str, Any]) -> str:
-    """Return the command, the reason and the deviation of an item; empty if it has none."""
-    commands = " and ".join(f"`{item[key]}`" for key in ("command", "figure") if key in item)
-    lines = [f"{commands}."] if commands else []
+    """Return the reason and the deviation of an item, and the command of its value; empty if it has none."""
+    lines = [f"`{item['command']}`."] if "value" in item else []
     lines += [as_sentence(item[key]) for key in ("reason", "deviation") if item.get(key)]
     return f"* **{item['name']}.** {' '.join(map(_cell, lines))}\n" if lines else ""
 
 
 def _cell(text: str) -> str:
-    """Return a text with options as code, in which bars do not end a cell."""
+    """Return a text with options as code and names of pages as links, in which bars do not end a cell."""
     text = re.sub(r"(?<![`\w-])(--[a-z][a-z-]*)(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"`\1`", text)
-    return text.replace("|", "\\|")
+    return with_links(text).replace("|", "\\|")

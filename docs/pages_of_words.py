@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -18,37 +19,41 @@ OF_TEXTS = HEADER.format("cli/words.toml")
 OF_ASSUMPTIONS = HEADER.format("privproj/assumptions.py")
 CONDITIONS = ("requirement", "assumption on the data")  # kinds of entries on a page of their own
 OTHER_PAGES = (*CONDITIONS, "method", "command", "JSON key")  # kinds of entries that other pages have
+# terms of the field, warnings, which state their own remedy, and entries that other pages describe
+ONLY_PRINTED = ("term", "warning", "mechanism", "quantity")
+# labels whose names say what they are
+OBVIOUS = ("meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch")
 
 EXPLAIN = """# Output and exit codes
 
-What each label, exit code and warning means, and what to do. `privproj explain NAME` prints the same. See also
-[requirements](requirements.md), [glossary](glossary.md), [published methods](published-methods.md),
-[bounds](bounds/README.md) and [commands](command-line.md)."""
+This page states what the exit codes and the labels of the output mean. `privproj explain NAME` prints one entry. It
+explains [requirements](requirements.md), [mechanisms](how-to-choose.md#1-mechanism), [published
+methods](published-methods.md), [bounds](bounds/README.md) and the text of a warning, too."""
 GLOSSARY = """# Glossary
 
-This page lists the terms that privproj defines, or uses in a narrow sense. Other terms have their usual meaning in
-differential privacy. [Notation](notation.md) lists the symbols. `privproj explain NAME` prints more about each term."""
+This page defines the terms that privproj introduces, or uses in a narrow sense. Each link leads to the full entry.
+[Notation](notation.md) lists the symbols."""
 REQUIREMENTS = """# Requirements and assumptions
 
-This page lists what your program must do, and what your data must satisfy, for a number to hold. The output lists
-requirements by these names under `requires`, and assumptions on the data in full under `assumes`. privproj cannot check
-them. C is the clipping norm, and z is the noise multiplier. For a sketch, Q is the query matrix that is sketched."""
+A number that privproj prints holds only if your program meets the requirements and your data meets the assumptions.
+privproj cannot check them. The output line `requires` lists the names of the requirements. The line `assumes` states
+the assumptions on the data in full. On this page, C is the clipping norm, z is the noise multiplier, and Q is the
+matrix of data that a sketch multiplies by a random matrix."""
 PUBLISHED = """# Published methods
 
-This page lists the mechanism of privproj that accounts for each published training method. `privproj explain NAME`
-prints one row. Before you choose a row, read the code of your implementation: the order of clipping, noise and
-projection decides, not the name. In the table, C is the clipping norm, and z is the noise multiplier. [How to
-choose](how-to-choose.md) describes the mechanisms."""
+This table shows which [mechanism](how-to-choose.md#1-mechanism) of privproj accounts for each published training
+method. Read the code of your implementation before you choose a row: the order of clipping, noise and projection
+decides, not the name. C is the clipping norm, and z is the noise multiplier. `privproj explain NAME` prints one row."""
 
 
 def word_pages() -> dict[Path, str]:
     """Return the pages of terms, and the data file of claims."""
     groups = word_groups()
     conditions = [group for kind in CONDITIONS for group in groups if group["kind"] == kind]
-    others = [group for group in groups if group["kind"] not in OTHER_PAGES]
+    others = [group for group in groups if group["kind"] not in (*OTHER_PAGES, *ONLY_PRINTED)]
     claims = "".join(f"{name} = {json.dumps(wording)}\n" for name, wording in claims_of(PROOFS.read_text()).items())
     return {
-        DOCS / "explain.md": f"{OF_TEXTS}\n{EXPLAIN}\n\n{_sections(others)}",
+        DOCS / "explain.md": f"{OF_TEXTS}\n{EXPLAIN}\n\n{_sections(others, OBVIOUS)}",
         DOCS / "requirements.md": f"{OF_ASSUMPTIONS}\n{REQUIREMENTS}\n\n{_sections(conditions)}",
         DOCS / "glossary.md": f"{OF_TEXTS}\n{GLOSSARY}\n\n{_glossary(groups)}",
         DOCS / "published-methods.md": f"{HEADER.format('methods.toml')}\n{PUBLISHED}\n\n{_methods()}",
@@ -71,21 +76,25 @@ def _glossary(groups: list[dict[str, Any]]) -> str:
     """Return the terms of this project in alphabetical order, each with a link to its full entry."""
     own = [word for group in groups for word in group["word"] if word.get("own")]
     lines = [
-        f"* [**{word['name']}**](explain.md#{_anchor(word['name'])}): {_prose(word['means'])}\n"
+        f"* [**{word['name']}**](explain.md#{_anchor(word['name'])}): {_prose(_first_sentence(word['means']))}\n"
         for word in sorted(own, key=lambda word: word["name"])
     ]
     return "".join(lines)
 
 
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a text."""
+    return re.split(r"(?<=\.) (?=[A-Z`]|privproj)", text)[0]
+
+
 def _methods() -> str:
-    """Return the table of published methods."""
+    """Return the table of published methods for which privproj has a mechanism."""
     rows = []
-    for m in METHODS:
-        mistake = m.mistake.removeprefix("Common mistake: ")
-        advice = f"{mistake[0].upper()}{mistake[1:]}{_refuted(m.refuted)}"
-        cells = ", ".join((m.name, *m.also)), m.released, m.accounted, advice, m.source
+    for m in (method for method in METHODS if method.mechanisms):
+        advice = f"{m.mistake}{_refuted(m.refuted)}"
+        cells = ", ".join((m.name, *m.also)), m.released, m.accounted, advice, m.source.removeprefix("arXiv ")
         rows.append(f"| {' | '.join(map(_prose, cells))} |\n")
-    heads = "| method | release | accounting | common mistake, or caution | source |\n"
+    heads = "| method | release | accounting | caution | arXiv |\n"
     return heads + "| --- | --- | --- | --- | --- |\n" + "".join(rows)
 
 
@@ -99,15 +108,16 @@ def _anchor(name: str) -> str:
     return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", name).strip().lower())
 
 
-def _sections(groups: list[dict[str, Any]]) -> str:
-    """Return a section for each group."""
-    return "\n".join(f"## {group['title']}\n\n{_entries(group)}" for group in groups)
+def _sections(groups: list[dict[str, Any]], hidden: Sequence[str] = ()) -> str:
+    """Return a section for each group, without hidden entries."""
+    return "\n".join(f"## {group['title']}\n\n{_entries(group, hidden)}" for group in groups)
 
 
-def _entries(group: dict[str, Any]) -> str:
-    """Return a section for each entry of a group."""
+def _entries(group: dict[str, Any], hidden: Sequence[str]) -> str:
+    """Return a section for each entry of a group, without hidden entries."""
     prefix = "Exit " if group["kind"] == "exit code" else ""
-    return "\n".join(f"### {prefix}{word['name']}\n\n{_entry(word)}" for word in group["word"])
+    shown = [word for word in group["word"] if word["name"] not in hidden]
+    return "\n".join(f"### {prefix}{word['name']}\n\n{_entry(word)}" for word in shown)
 
 
 def _entry(word: dict[str, Any]) -> str:
@@ -119,8 +129,14 @@ def _entry(word: dict[str, Any]) -> str:
     return text
 
 
+def with_links(text: str) -> str:
+    """Return a text in which names of claims and pages are links."""
+    text = re.sub(r"docs/proofs\.md, (C\d+)", lambda found: f"[{found[1]}](proofs.md#{found[1].lower()})", text)
+    return re.sub(r"docs/([\w/-]+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", text)
+
+
 def _prose(text: str) -> str:
-    """Return a text with options as code, in which bars do not end a cell."""
-    valued = r"--(?:bound|sampling|relation|clipping) [a-z-]+"
+    """Return a text with options as code and names of pages as links, in which bars do not end a cell."""
+    valued = r"--(?:bound|sampling|relation|clipping) [a-z-]+|--[a-z-]+ (?:[A-Z]|\d+)\b"
     text = re.sub(rf"(?<![`\w-])({valued}|--[a-z][a-z0-9-]*)(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"`\1`", text)
-    return text.replace("|", "\\|")
+    return with_links(text).replace("|", "\\|")

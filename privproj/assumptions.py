@@ -32,14 +32,12 @@ class Requirement(RequirementText):
     POISSON_SAMPLING = (
         "poisson-sampling",  # C17
         "Each record is in each batch independently, with the same probability, and nobody learns which records are "
-        "in a batch. Batches differ in size. Shuffling the data and splitting it into batches is not Poisson "
-        "sampling.",
+        "in a batch. Shuffling the data and splitting it into batches is not Poisson sampling.",
     )
     FIXED_SIZE_SAMPLING = (
         "fixed-size-sampling",  # C17
-        "Each batch is a uniformly random subset of fixed size, drawn independently of all other batches, and "
-        "nobody learns which records are in a batch. Shuffling the data and splitting it into batches is not "
-        "fixed-size sampling.",
+        "Each batch is a uniformly random subset of fixed size, independent of all other batches, and nobody learns "
+        "which records are in a batch. Shuffling the data and splitting it into batches is not fixed-size sampling.",
     )
     BALLS_IN_BINS_SAMPLING = (
         "balls-in-bins-sampling",  # C25
@@ -49,15 +47,13 @@ class Requirement(RequirementText):
     )
     FIXED_POSITIONS = (
         "fixed-positions",  # C17: under add-remove every later batch would shift
-        "The batches of an epoch depend on the positions of records, not on their contents: do not sort by length "
-        "or label, for example. Neighboring datasets then have the same batches, except for the records in which "
-        "they differ.",
+        "The batches of an epoch depend on the positions of records, not on their contents. For example, do not sort "
+        "by length or label.",
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "Under zero-out and replace, neighboring datasets have the same number of records, so this number is public. "
-        "Under add-remove, the number of records is private: fix the sampling rate, the number of steps and the "
-        "divisor of the sums as constants, without using it.",
+        "Under zero-out and replace, the number of records is public. Under add-remove, the number of records is "
+        "private: choose the sampling rate, the number of steps and the divisor of the sums without using this number.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
@@ -76,19 +72,19 @@ class Requirement(RequirementText):
     # clipping and noise
     PER_RECORD_CLIPPING = (
         "per-record-clipping",
-        "All parts of the contribution of a record to a release are clipped together to the norm C. Every release adds "
-        "fresh noise. The standard deviation of the noise is the noise multiplier z times the sensitivity.",
+        "All parts of the contribution of a record to a release are clipped together to the norm C. Every release "
+        "adds fresh noise, whose standard deviation is the noise multiplier z times the sensitivity.",
     )
     FULL_GRADIENT_CLIPPING = (
         "full-gradient-clipping",
-        "The whole gradient of each record is clipped to the norm C before it is projected. Clipping the gradients "
-        "of LoRA's factors is not enough. Every release adds fresh Gaussian noise. The standard deviation of the noise "
-        "is the noise multiplier z times the sensitivity.",
+        "The whole gradient of each record is clipped to the norm C before it is projected. Clipping the gradients of "
+        "LoRA's factors is not enough. Every release adds fresh Gaussian noise, whose standard deviation is the noise "
+        "multiplier z times the sensitivity.",
     )
     PER_LAYER_CLIPPING = (
         "per-layer-clipping",
-        "Each layer is clipped separately. The clipping norm C of the sensitivity is the square root of the sum of the "
-        "squared clipping norms of the layers.",
+        "Each layer is clipped separately. C is the square root of the sum of the squared clipping norms of the "
+        "layers.",
     )
     CLIPPING_BEFORE_SKETCH = (
         "clipping-before-sketch",
@@ -101,10 +97,9 @@ class Requirement(RequirementText):
     )
     CENTERED_COUNT = (
         "centered-count",  # C31
-        "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch, where b_i is 1 if record i "
-        "was not clipped and 0 if it was. One record then contributes 1/2 in absolute value. In a sum of b_i, "
-        "one record contributes up to 1, which needs twice the noise. Subtracting a constant from this sum does not "
-        "change that.",
+        "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch, where b_i is 1 if record i was "
+        "not clipped and 0 if it was. In a sum of b_i, also minus a constant, one record contributes up to 1 instead "
+        "of 1/2, which needs twice the noise.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
@@ -113,25 +108,25 @@ class Requirement(RequirementText):
     )
     REPLACE_SENSITIVITY = (
         "replace-sensitivity",
-        "Under the relation replace the sensitivity is 2C, because one record takes the place of another. The noise "
-        "multiplier is the standard deviation of the noise (for Laplace noise, the scale) divided by 2C.",
+        "Under the relation replace the sensitivity is 2C. The noise multiplier is the standard deviation of the "
+        "noise (for Laplace noise, the scale) divided by 2C.",
     )
 
     # projections and sketches
     FRESH_PROJECTION = (
         "fresh-projection",
-        "A new projection is drawn for each release, independently of the data and of everything that the released "
-        "gradients were computed from, such as the model and earlier releases.",
+        "A new projection is drawn for each release, independently of the data, the model, earlier releases "
+        "and all other random numbers of the program.",
     )
     FRESH_MATRIX = (
         "fresh-matrix",
-        "A new random matrix is drawn for each release, independently of the data and of everything that the "
-        "released gradients were computed from, such as the model and earlier releases.",
+        "A new random matrix is drawn for each release, independently of the data, the model, earlier releases "
+        "and all other random numbers of the program.",
     )
     FRESH_SKETCH = (
         "fresh-sketch",
-        "A new sketching matrix is drawn for each release, independently of the data and of everything that the "
-        "sketched values were computed from, such as the model and earlier releases.",
+        "A new sketching matrix is drawn for each release, independently of the data, the model, earlier releases "
+        "and all other random numbers of the program.",
     )
     FRESH_PROJECTION_PER_BATCH = (
         "fresh-projection-per-batch",
@@ -164,18 +159,18 @@ class Requirement(RequirementText):
     )
     SECRET_MATRIX = (
         "secret-matrix",
-        "The random matrix is never released. Apart from the release of the mechanism, nothing that was computed from "
-        "the matrix is released.",
+        "The random matrix is never released. Nothing else that was computed from the matrix is released, except the "
+        "release of the mechanism.",
     )
     SECRET_SKETCH = (
         "secret-sketch",
-        "The sketching matrix is secret, freshly sampled for each release, and used once. Apart from the sketch, "
-        "nothing that was computed from the matrix is released.",
+        "The sketching matrix is secret, freshly sampled for each release, and used once. Nothing that was computed "
+        "from the matrix is released, except the sketch.",
     )
     SKETCHED_VECTOR = (
         "sketched-vector",  # C14: what is computed with the matrix again, such as A^T times the sketch, is not covered
-        "Each sketch is of one vector: the query matrix Q has one row. The program releases the sketch itself and does "
-        "not multiply it by the transposed secret matrix.",
+        "Each sketch is of one vector: the query matrix Q has one row. The program releases the sketch itself and "
+        "does not multiply it by the transposed secret matrix.",
     )
     QUERY_INDEPENDENT_OF_SKETCH = (
         "query-independent-of-sketch",
@@ -185,13 +180,13 @@ class Requirement(RequirementText):
     # schedules and ledgers
     FIXED_SCHEDULE = (
         "fixed-schedule",  # composition covers adaptive queries, not adaptive parameters
-        "Noise, sampling rate, rank, clipping norm and number of steps do not depend on earlier outputs; fix them "
-        "in advance. If training stops early, report the epsilon of the full schedule.",
+        "Noise, sampling rate, rank, clipping norm and number of steps are fixed in advance and do not depend on "
+        "earlier outputs. If training stops early, report the epsilon of the full schedule.",
     )
     FIXED_SCHEDULE_EXCEPT_CLIP = (
         "fixed-schedule-except-clip",  # C31
-        "Noise multiplier, sampling rate, rank and number of steps do not depend on earlier outputs; fix them in "
-        "advance. If training stops early, report the epsilon of the full schedule.",
+        "Noise multiplier, sampling rate, rank and number of steps are fixed in advance and do not depend on earlier "
+        "outputs. The clipping norm may adapt. If training stops early, report the epsilon of the full schedule.",
     )
     FIXED_FILTER = (
         "fixed-filter",  # C35
@@ -212,8 +207,8 @@ class Requirement(RequirementText):
     # selection of the best run (C34)
     RANDOM_NUMBER_OF_TRIALS = (
         "random-number-of-trials",
-        "The number of runs was drawn once from the stated distribution, before the first run and independently "
-        "of the data. It stays secret, and the search does not stop early.",
+        "The number of runs was drawn once from the stated distribution, before the first run and independently of "
+        "the data. The number stays secret, and the search does not stop early.",
     )
     ONLY_BEST_RELEASED = (
         "only-best-released",
@@ -222,8 +217,8 @@ class Requirement(RequirementText):
     )
     PRIVATE_SCORE = (
         "private-score",
-        "The score of a run is computed from its private output and public data only. If it uses private data, it "
-        "is another release, and must be accounted as part of the run.",
+        "The score of a run is computed from its private output and public data only. A score on private data is "
+        "another release, and must be accounted as part of the run.",
     )
     RANDOM_CANDIDATES = (
         "random-candidates",
@@ -234,8 +229,8 @@ class Requirement(RequirementText):
     # accounting by dp-accounting
     MEASURED_ROUNDING = (
         "measured-rounding",  # a clause, since it is listed with the assumptions on the data
-        "the rounding error of dp-accounting stays within the margin that was added for it (the margin was measured, "
-        "not proved)",
+        "the rounding error of dp-accounting is at most the margin that privproj adds to the result (measured, not "
+        "proved)",
     )
     EVENT_MATCHES_PROGRAM = (
         "event-matches-program",
@@ -244,7 +239,7 @@ class Requirement(RequirementText):
     NOISE_OVER_CLIP = (
         "noise-over-clip",
         "In dp-accounting events, a noise multiplier is the standard deviation of the noise divided by the clipping "
-        "norm of one record. Under replace, the sensitivity is twice this norm.",
+        "norm. Under replace, the sensitivity is twice this norm.",
     )
 
 
@@ -275,8 +270,8 @@ class DataAssumption(Enum):
     DIFFERENCE_RANK = "every record changes the layer's gradient by a matrix of rank at most {k}"
     ALIGNMENT = "neighboring datasets give vectors of {norms} with 1 - cosine {most} (for every pair, not on average)"
     UNIT_VECTOR = (
-        "the query is a unit vector (for every batch that is sampled), and for neighboring datasets 1 - cosine <= "
-        "{most}; the sensitivity is then sqrt(2 misalignment)"
+        "the query is one vector of norm 1 for every batch, and 1 - cosine <= {most} for the vectors of any two "
+        "neighboring datasets; the sensitivity is then sqrt(2 misalignment)"
     )
     SECRET_PROJECTION = "the projection stays secret"
     CHANGED_COLUMNS = "one record changes {changed} of the query, and the other columns span {k} dimensions{links}"

@@ -26,7 +26,7 @@ class _Method:
             mechanism does.
         released: The outputs that an adversary observes over all steps.
         accounted: How to account for the method.
-        mistake: A common mistake in accounting for the method.
+        mistake: A caution in accounting for the method, such as a common mistake.
         source: The paper.
         refuted: The counterexample to the privacy claim of the method, as a clause; empty if the claim is not refuted.
     """

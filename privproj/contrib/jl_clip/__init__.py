@@ -14,8 +14,8 @@ class _ProbeRequirement(RequirementText):
 
     FRESH_PROBES = (
         "fresh-probes",
-        "Probes are the random vectors from which gradient norms are estimated. New ones are drawn for each release, "
-        "independently of the data and of everything that the gradients depend on, such as the model.",
+        "Probes are the random vectors from which gradient norms are estimated. New probes are drawn for each release, "
+        "independently of the data, the model, earlier releases and all other random numbers of the program.",
     )
     FULL_GRADIENT_NORM = (
         "full-gradient-norm",
