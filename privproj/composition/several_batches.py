@@ -104,11 +104,11 @@ def _convolve(one: Array, two: Array) -> Array:
     """Return the convolution of two arrays of masses. The last element of each is the mass beyond the grid."""
     cells = len(one) - 1
     last = [int(np.max(np.flatnonzero(x[:-1]), initial=0)) + 1 for x in (one, two)]
-    whole = np.convolve(one[: last[0]], two[: last[1]])
+    masses = np.convolve(one[: last[0]], two[: last[1]])
     result = np.zeros(cells + 1)
-    inside = min(cells, len(whole))
-    result[:inside] = whole[:inside]
-    result[-1] = np.sum(whole[inside:]) + one[-1] * np.sum(two) + np.sum(one[:-1]) * two[-1]
+    inside = min(cells, len(masses))
+    result[:inside] = masses[:inside]
+    result[-1] = np.sum(masses[inside:]) + one[-1] * np.sum(two) + np.sum(one[:-1]) * two[-1]
     return result
 
 
