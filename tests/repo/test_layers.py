@@ -43,8 +43,8 @@ NUMERICAL = {
     "distributions/wishart_loss", "distributions/gamma_hockey_stick", "distributions/wishart_integral",
     "distributions/wishart_unequal_norms", "rigorous/grids", "rigorous/balls_in_bins",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/repeated_squaring",
-    "composition/balls_in_bins", "composition/several_batches", "composition/group_privacy", "composition/moments", "composition/tails",
-    "composition/truncated_step", "accounting/vectorized",
+    "composition/balls_in_bins", "composition/several_batches", "composition/group_privacy", "composition/moments",
+    "composition/tails", "composition/truncated_step", "accounting/vectorized",
     "contrib/events/pld_curve", "contrib/events/event_composition",
 }  # fmt: skip
 
