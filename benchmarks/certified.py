@@ -165,8 +165,8 @@ TEXT = """\
 # Results against ball arithmetic
 
 This page compares floating-point results of privproj with [certificates](certificates.md), which enclose the exact
-delta in an interval. **All {settings} results for one release are safe**: each delta is above the interval. The results
-for the training runs below are safe too.
+delta of a bound in an interval. **All {settings} results for one release are safe**: the delta of each result is above
+its interval. The results for the training runs below are safe too.
 
 ## One release
 

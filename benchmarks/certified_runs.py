@@ -123,12 +123,12 @@ def _compare(data, power, long):
     delta, requested = 10.0**power, from_data(data)
     check_provable(requested.phases)
     if not is_run(requested.phases):
-        return {"outcome": "skipped: one release, or a closed form"}
+        return {"outcome": "skipped: one release on the whole dataset, or several with a closed form"}
     if not long:
         releases = [release for phase in requested.phases for release in releases_of(*phase.profile())]
         grid = propose_grid(releases, math.log(delta))
         if max(window.size for window in grid.windows) > LARGEST_WINDOW:
-            return {"outcome": f"skipped: a window of more than {LARGEST_WINDOW} cells"}
+            return {"outcome": f"skipped: a privacy loss grid of more than {LARGEST_WINDOW} cells"}
     start = time.process_time()
     plain = requested.epsilon(delta=delta)
     if plain.outcome != "ok":
@@ -214,7 +214,7 @@ A floating-point epsilon is safe if the certified lower bound on delta at this e
 floating-point lower bound on epsilon is safe if the certified upper bound on delta at this lower bound is at least the
 target delta, within a relative 1e-12. All floating-point epsilons and lower bounds in the table are safe.
 
-The other runs were not compared:
+The other runs were not compared, because each is or needs the following:
 
 {others}
 
@@ -227,7 +227,7 @@ def written():
     found = json.loads(RESULTS.read_text())
     rows = [row for row in found["rows"] if row["outcome"] == "compared"]
     others = Counter(row["outcome"] for row in found["rows"] if row["outcome"] != "compared")
-    reasons = {reason: reason.removeprefix("skipped: ").replace("a window of", "a certificate of") for reason in others}
+    reasons = {reason: reason.removeprefix("skipped: ") for reason in others}
     listed = "\n".join(f"* {reasons[reason]}: {count} runs" for reason, count in others.most_common())
     if any("unsafe" in finding for row in rows for finding in row["findings"]):
         raise SystemExit("a result is unsafe")

@@ -16,7 +16,8 @@ from .render import as_json, fit_line, requirement_lines, wrap_line
 
 OF_A_FOLDER = "*bounds.toml"  # files of a folder that are checked, also by the pre-commit hook
 
-NO_FILE = "this folder contains none. Name the files, or rename them"  # remedy for a folder without such files
+# remedy for a folder without such files
+NO_FILE = "this folder contains none. Give the path of each file, or rename the files"
 
 
 @command_with(

@@ -500,7 +500,10 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
         if row.bound.name not in results:
             reason = in_command((row.reason if verbose else row.short) or "no number")
             reasons.setdefault(reason, []).append(row.bound.name)
-    parts["no value"] = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
+    parts["no value"] = [
+        f"{', '.join(names)} ({'each ' if len(names) > 1 else ''}{reason.rstrip('.')})"
+        for reason, names in reasons.items()
+    ]
     # the table shows which values are infinite
     finite = [result for result in results.values() if result.outcome is not Outcome.VACUOUS] or results.values()
     warnings = dict.fromkeys(text for result in finite for text in result.warnings)

@@ -41,9 +41,9 @@ class Requirement(RequirementText):
     )
     BALLS_IN_BINS_SAMPLING = (
         "balls-in-bins-sampling",  # C25
-        "In each epoch your loader assigns each record to one batch (or to K batches) uniformly at random, in secret, "
-        "and independently of other records and other epochs. An empty batch is released too, as noise. Sums are "
-        "divided by a public constant.",
+        "In each epoch your loader assigns each record to one batch (with --batches-per-record K, to K different "
+        "batches) uniformly at random, in secret, and independently of other records and other epochs. An empty batch "
+        "is released too, as noise. Sums are divided by a public constant.",
     )
     FIXED_POSITIONS = (
         "fixed-positions",  # C17: under add-remove every later batch would shift

@@ -40,8 +40,8 @@ __all__ = ["NeighboringRelation", "RunOptions", "Sampling"]
 
 
 ASSUMED_POISSON = (
-    "Poisson sampling assumed because --sampling was not given. If your loader shuffles, use --sampling shuffle; "
-    "epsilon is then much larger."
+    "Poisson sampling assumed because --sampling was not given. If your loader shuffles, use --sampling shuffle, "
+    "which needs a much larger epsilon or much more noise."
 )  # note on a rate that follows from a batch size and a dataset size, without a sampling
 
 

@@ -233,7 +233,7 @@ def with_alternatives(query: Composition, result: Result, solve: Callable[[Compo
 
     others, warnings = dict(result.alternatives), list(result.warnings)
     for name, changed, text in (
-        ("balls_in_bins_instead", in_bins, "With a balls-in-bins loader, it would be"),
+        ("balls_in_bins_instead", in_bins, "With a balls-in-bins loader, the result would be"),
         ("poisson_not_valid", in_poisson_batches, "Poisson accounting, NOT VALID for shuffled batches, would print"),
     ):
         try:

@@ -261,8 +261,8 @@ class _RatioTable:
 def _panel_edges(k: float, sign: float) -> Array:
     """Return the edges of the panels on which a Mills ratio is tabulated.
 
-    There are a few panels for each length over which the ratio varies. The panels of ``above`` start 2.2 standard
-    deviations below the mean, and those of ``below`` 2.2 standard deviations above the mean.
+    There are a few panels for each length over which the ratio varies. The panels of ``above`` (``sign = 1``) start
+    2.2 standard deviations below the mean. Those of ``below`` (``sign = -1``) start 2.2 standard deviations above it.
     """
     unit, edges = 1.0 / math.sqrt(k), []
     # k D(end) is at least FARTHEST_DEVIANCE.

@@ -1,8 +1,8 @@
 """Distributions of the squared sensitivity ``X`` of a Gaussian release after a public random projection.
 
-Given the projection, the release is Gaussian with the squared sensitivity ``X`` over the noise variance. So the profile
-of a difference of rank one is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)`` (C4).
-``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond (C3). Mechanisms differ in the
+Given the projection, the release is Gaussian. ``X`` is its squared sensitivity divided by the noise variance. So the
+profile of a difference of rank one is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)``
+(C4). ``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond (C3). Mechanisms differ in the
 distribution of ``X`` only (C7).
 
 The same distributions are implemented in ball arithmetic for certificates, and in mpmath in
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SensitivityDistribution(Protocol):
-    """The interface of a distribution of the squared sensitivity ``X`` over the noise variance.
+    """The interface of the distribution of ``X``, the squared sensitivity divided by the noise variance.
 
     An implementation guarantees its functions up to the margins of :mod:`privproj.numerics.interval`. If a tail is
     below ``e^least_tail``, ``e^least_tail`` is used as its upper bound.

@@ -118,11 +118,12 @@ class Entry:
         expect, rtol, most = expected.get("expect"), expected.get("rtol", DEFAULT_RTOL), expected.get("at_most")
         if result.status != status:
             return f"expected a {status} bound, got a {result.status} one"
+        problems = []
         if expect is not None and not abs(value - expect) <= rtol * abs(expect):
-            return f"expected {expect!r} within {rtol:g}, moved by {change_text(expect, value)}{self._why(result)}"
+            problems.append(f"expected {expect!r} within a relative {rtol:g}, moved by {change_text(expect, value)}")
         if most is not None and not value <= most:
-            return f"expected at most {most!r}, got {value!r}, {change_text(most, value)}{self._why(result)}"
-        return ""
+            problems.append(f"expected at most {most!r}, got {value!r}, {change_text(most, value)}")
+        return "; ".join(problems) + self._why(result) if problems else ""
 
     def _why(self, result: Result) -> str:
         """Return a text about versions of the bound that may explain a changed value.

@@ -69,10 +69,10 @@ _LINES: dict[Key, Line] = {
     ("m2", "mixture-rdp"): Line("m2.mixture_rdp:MIXTURE_RDP", "renyi"),
     ("m2", "good-event-q"): Line("m2.good_event:GOOD_EVENT_Q"),
     ("m2", "good-event"): Line(
-        "m2.good_event:GOOD_EVENT", Baseline("published (difference rank {k})", "composed", "even")
+        "m2.good_event:GOOD_EVENT", Baseline("published (rank of differences <= {k})", "composed", "even")
     ),
     ("m2", "beta-tail-sharp"): Line("m2.beta_tail:BETA_TAIL_SHARP"),
-    ("m2", "beta-tail"): Line("m2.beta_tail:BETA_TAIL", Baseline("published (difference rank {k})", "single")),
+    ("m2", "beta-tail"): Line("m2.beta_tail:BETA_TAIL", Baseline("published (rank of differences <= {k})", "single")),
     ("m2", "gaussian"): Line("m2.gaussian:GAUSSIAN", Baseline("plain Gaussian")),
     ("wishart", "exact"): Line("wishart.exact:EXACT"),
     ("wishart", "quantile-sharp"): Line("wishart.quantile:QUANTILE_SHARP"),

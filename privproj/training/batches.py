@@ -112,11 +112,11 @@ class BatchState:
             remedy = "call make_private again with the same ledger"
             raise InvalidParameterError("optimizer", "one whose run is closed", "open", remedy)
         if self.batch is None or batch is not self.batch or (self.taken and batch._groups):
-            expected = "the last batch of the private loader, used once"
+            expected = "the batch that the private loader returned most recently, used once"
             remedy = "pass the batch to step_on as it is, and unpack it inside the loss function"
             what = type(batch).__name__
             if isinstance(batch, Batch):
-                what = "a batch that was used before" if batch is self.batch else "a batch that was not drawn last"
+                what = "a batch that was used before" if batch is self.batch else "an earlier batch"
             raise InvalidParameterError("batch", what, expected, remedy)
         return batch._groups
 

@@ -189,11 +189,11 @@ def _parts(value: Any) -> list[Any]:
 
 
 class Sidecar:
-    """The file ``<ledger>.data``: identity of the dataset, releases and secrets.
+    """The file ``<ledger>.data`` with the identity of the dataset and the number of releases.
 
     If the path of the ledger is a link, the file is next to the file that the link points to. ``data`` is the identity
     of the dataset of this run. ``entries`` has the other fields of the file. One of them, ``entries["ledger"]``, is a
-    random name of the ledger; stamps contain this name.
+    random name of the ledger, which stamps (:class:`Stamps`) contain.
     """
 
     def __init__(self, ledger: str, data: Identity) -> None:

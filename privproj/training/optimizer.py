@@ -528,8 +528,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         held = {*self._held()}
         for view in self._views:
             if not held.issuperset(view.parameters):
-                remedy = f"build it from module.parameters() after all changes to the module, or freeze {view.name}"
-                expected, actual = "an optimizer over every trained tensor", f"one without {view.name}"
+                remedy = "build it from module.parameters() after all changes to the module, or freeze that tensor"
+                expected, actual = "an optimizer over every trained tensor", f"one without the tensor {view.name}"
                 raise InvalidParameterError("optimizer", actual, expected, remedy)
         for parameter in held.difference(*(view.parameters for view in self._views)):
             if parameter.requires_grad:

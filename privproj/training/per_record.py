@@ -123,7 +123,7 @@ def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a single value that its text identifies."""
+    """Return whether a value is of a type in :data:`PLAIN`, an Enum, a NumPy scalar, or a tuple of these."""
     if isinstance(value, Enum):
         return True
     if isinstance(value, tuple):

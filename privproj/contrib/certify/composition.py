@@ -210,9 +210,9 @@ def _knot(cell: int, excess: Ends, h: arb) -> Knot:
 
 
 def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[int, Ends]]:
-    """Return these cells, each with bounds of the excess.
+    """Return these cells, each with bounds of the excess in the remove direction.
 
-    If both directions are equal, only cells of at least 0 are evaluated.
+    If both directions are equal, the bounds at a negative cell are computed from those at its absolute value.
     """
     if phase.one_sided:
         return [(cell, phase.excess(cell, h)) for cell in cells]

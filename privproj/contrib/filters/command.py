@@ -74,7 +74,9 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
             budget.spend(phase)
     summary |= record(schedule, rows, plan, spent, Requirement.FIXED_FILTER)
     summary |= {"epsilon": epsilon, "delta": delta}
-    used = f"epsilon {round_outward(summary['epsilon_spent'])}, {share} of the Renyi budget"
+    used = (
+        f"{share} of the Renyi divergence of the budget, which gives epsilon {round_outward(summary['epsilon_spent'])}"
+    )
     labels = {"spent": f"{used} (pass --order {str(budget.order).removesuffix('.0')} in later queries)"}
     if verbose:
         price = "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance"

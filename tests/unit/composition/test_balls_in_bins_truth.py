@@ -375,4 +375,4 @@ def test_epsilon_of_several_batches_is_above_simulated_pair(z, batches, picks, e
     assert high == pytest.approx(simulated, rel=0.01)
     run = {"steps": epochs, "sampling": "balls-in-bins", "batches": batches, "batches_per_record": picks}
     bound = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, **run).value
-    assert 0.998 * high <= bound <= 1.01 * high  # the simulation is right to about 0.2 %
+    assert 0.99 * high <= bound <= 1.01 * high  # the simulation is right to about 0.5 %
