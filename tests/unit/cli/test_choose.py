@@ -33,9 +33,9 @@ def test_choose_prints_requirements_of_rows(run):
 @pytest.mark.full
 def test_title_is_whole_in_pipe_and_fits_terminal(run, monkeypatch):
     title = run(REQUESTED)[1].splitlines()[0]
-    monkeypatch.setattr("privproj_cli.render.terminal_width", lambda: 70)
+    monkeypatch.setattr("privproj_cli.render.terminal_width", lambda: 50)
     lines = run(REQUESTED)[1].partition("\nalgorithm")[0].splitlines()
-    assert " ".join(lines).split() == title.split() and max(map(len, lines)) <= 70 < len(title)
+    assert " ".join(lines).split() == title.split() and max(map(len, lines)) <= 50 < len(title)
 
 
 @pytest.mark.full

@@ -277,7 +277,7 @@ def test_compare_prints_table(run):
     by = "by rank-free, the smallest without an assumption on the data"
     assert re.fullmatch(rf"epsilon = [\d.]+  \(upper bound, delta = 1e-05; {by}\)", lines[0])
     assert "  neighbors: add or remove one record" in lines
-    assert "beta-tail (needs --columns)" in out and "  assumes:   (exact-rank1) " in out
+    assert "beta-tail (each needs --columns)" in out and "  assumes:   (exact-rank1) " in out
 
 
 def test_refuted_bound_error_names_its_reason(run):

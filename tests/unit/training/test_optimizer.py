@@ -43,7 +43,7 @@ def test_batch_is_taken_in_once(loop):
     with pytest.raises(InvalidParameterError, match="used once"):
         optimizer.backward_on(own(module), batch)
     optimizer.step()
-    with pytest.raises(InvalidParameterError, match="the last batch of the private loader"):
+    with pytest.raises(InvalidParameterError, match="the private loader returned most recently"):
         optimizer.step_on(own(module), batch)
 
 
