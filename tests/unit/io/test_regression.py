@@ -392,3 +392,10 @@ def test_update_keeps_line_endings_and_links(tmp_path, capsys, end):
     assert exit_code(["check", str(link), "--update"]) == 0
     assert link.is_symlink() and real.read_bytes().count(end.encode()) == text.count("\n")
     assert exit_code(["check", str(real)]) == 0
+
+
+def test_failed_entry_prints_changed_value_and_exceeded_limit(tmp_path, capsys):
+    assert checked(tmp_path, [{**ENTRIES[0], "expect": 0.5, "at_most": 0.6}]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "expected 0.5 within a relative" in out
+    assert "expected at most 0.6" in out
