@@ -13,11 +13,11 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 # purpose of each package that pyproject.toml requires
 USES = {
-    "numpy": "runs of several releases, arrays of queries",
-    "scipy": "special functions for user-level privacy, M1, Wishart mechanisms and audits",
-    "mpmath": "values outside the range of double precision: Wishart mechanisms, certificates",
+    "numpy": "runs of several releases, arrays of parameters",
+    "scipy": "special functions for user-level privacy, mechanisms `m1` and `wishart`, and audits",
+    "mpmath": "values outside the range of double precision, for `wishart` and certificates",
     "click": "command line",
-    "dp-accounting": "phases given as dp-accounting events; other queries do not need it",
+    "dp-accounting": "parts of a run that are given as dp-accounting events",
     "numba": "compiled code for tables of 400 or more rows, for example in the bound `beta-tail` of `m2`",
 }
 
@@ -80,14 +80,14 @@ def rows():
     """Yield a row for each distribution: name, megabytes, purpose, and the queries that load it."""
     loading = {kind: loaded_by(arguments) for kind, arguments in QUERIES.items()}
     for name, users in required("privproj").items():
-        sentence = USES.get(name, f"required by {', '.join(users)}") if users else "itself"
+        sentence = USES.get(name, f"required by {', '.join(users)}") if users else "privproj itself"
         kinds = [kind for kind, modules in loading.items() if modules_of(name) & modules or not users]
         yield name, megabytes(name), sentence, ", ".join(kinds) or "neither"
 
 
 def main():
     found = sorted(rows(), key=lambda row: -row[1])
-    print("| package | MB | purpose | loaded by |\n| --- | --- | --- | --- |")
+    print("| package | size (MB) | purpose | loaded by queries about |\n| --- | --- | --- | --- |")
     for name, size, sentence, kinds in found:
         print(f"| {name} | {size:.1f} | {sentence} | {kinds} |")
     compiled = sum(megabytes(row[0], bytecode=True) for row in found)
