@@ -23,7 +23,7 @@ OTHER_PAGES = (*CONDITIONS, "method", "command", "JSON key")  # kinds of entries
 ONLY_PRINTED = ("term", "warning", "mechanism", "quantity")
 # labels whose names say what they are
 OBVIOUS = ("meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch",
-                      "ok", "not_converged", "precision_limit", "plain Gaussian", "published", "confidence", "composer", "mpmath",
+                      "ok", "AUC", "not_converged", "precision_limit", "plain Gaussian", "published", "confidence", "composer", "mpmath",
            "certified", "fixed plan", "batches")  # fmt: skip
 
 EXPLAIN = """# Output and exit codes
