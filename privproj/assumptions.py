@@ -174,7 +174,7 @@ class Requirement(RequirementText):
     )
     QUERY_INDEPENDENT_OF_SKETCH = (
         "query-independent-of-sketch",
-        "The query, from which the sketch is computed, does not depend on the sketching matrix.",
+        "The query matrix Q, from which the sketch is computed, does not depend on the sketching matrix.",
     )
 
     # schedules and ledgers
