@@ -21,10 +21,12 @@ CONDITIONS = ("requirement", "assumption on the data")  # kinds of entries on a 
 OTHER_PAGES = (*CONDITIONS, "method", "command", "JSON key")  # kinds of entries that other pages have
 # terms of the field, warnings, which state their own remedy, and entries that other pages describe
 ONLY_PRINTED = ("term", "warning", "mechanism", "quantity")
-# labels whose names say what they are
-OBVIOUS = ("meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch",
-                      "ok", "AUC", "not_converged", "precision_limit", "plain Gaussian", "published", "confidence", "composer", "mpmath",
-           "certified", "fixed plan", "batches")  # fmt: skip
+# entries that the page leaves out, because the label or another entry says what they mean
+OBVIOUS = (
+    "meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch", "ok",
+    "AUC", "not_converged", "precision_limit", "plain Gaussian", "published", "confidence", "composer", "mpmath",
+    "certified", "fixed plan", "batches",
+)  # fmt: skip
 
 EXPLAIN = """# Output and exit codes
 
