@@ -164,9 +164,9 @@ TEXT = """\
 
 # Results against ball arithmetic
 
-This page compares floating-point results of privproj with [certificates](certificates.md), which enclose the exact
-delta of a bound in an interval. **All {settings} results for one release are safe**: the delta of each result is above
-its interval. The results for the training runs below are safe too.
+This page compares floating-point results of privproj with [certificates](certificates.md). A certificate is an interval
+that contains the exact delta of a bound. **All {settings} results for one release are safe**: the delta of each result
+is above the interval. The results for the training runs below are safe too.
 
 ## One release
 
@@ -175,7 +175,7 @@ and deltas are from 0.9 to below 1e-1000. The margin is the relative distance of
 
 {table}
 
-Of {drawn} queries, {nothing} have no finite result or are not supported. The interval of {wide} more queries is too
+Of {drawn} queries, {nothing} have no finite result or are not supported. For {wide} more queries, the interval is too
 wide for a comparison. `python benchmarks/certified.py --settings {drawn} --write` repeats the comparison.
 """
 

@@ -204,9 +204,9 @@ privproj composed {drawn} random training runs in floating point, and certified 
 ([C29](proofs.md#c29)). The runs have one to three phases, up to 1e5 steps, sampling rates from 1e-4 to 1, every
 neighboring relation, and deltas from 1e-3 to 1e-30. The table compares the epsilons of {compared} of these runs.
 
-{loose_floats} of the floating-point epsilons are more than {loose_percent:g} % above the certified epsilon. The gap is
-(certified epsilon)/(floating-point epsilon) - 1. A negative gap means that the certificate is tighter. The time is the
-CPU time of the certificate. Runs of several mechanisms are in the row *several*.
+{loose_floats} of the floating-point epsilons are more than {loose_percent:g} % above the certified epsilon. In the
+table, the gap is (certified epsilon)/(floating-point epsilon) - 1. A negative gap means that the certified epsilon is
+smaller. The time is the CPU time of the certificate. Runs of several mechanisms are in the row *several*.
 
 {table}
 
@@ -214,7 +214,7 @@ A floating-point epsilon is safe if the certified lower bound on delta at this e
 floating-point lower bound on epsilon is safe if the certified upper bound on delta at this lower bound is at least the
 target delta, within a relative 1e-12. All floating-point epsilons and lower bounds in the table are safe.
 
-The other runs were not compared, because each is or needs the following:
+The other runs were not compared, for these reasons:
 
 {others}
 
@@ -228,7 +228,7 @@ def written():
     rows = [row for row in found["rows"] if row["outcome"] == "compared"]
     others = Counter(row["outcome"] for row in found["rows"] if row["outcome"] != "compared")
     reasons = {reason: reason.removeprefix("skipped: ") for reason in others}
-    listed = "\n".join(f"* {reasons[reason]}: {count} runs" for reason, count in others.most_common())
+    listed = "\n".join(f"* {count} runs: {reasons[reason]}" for reason, count in others.most_common())
     if any("unsafe" in finding for row in rows for finding in row["findings"]):
         raise SystemExit("a result is unsafe")
     loose_floats = sum("loose float" in row["findings"] for row in rows)

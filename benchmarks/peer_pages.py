@@ -15,16 +15,16 @@ PAGE = """\
 
 # Benchmarks
 
-**Time.** For one release, privproj computes epsilon in {one_least} to {one_most}. For DP-SGD, it takes {run} for 1000
-steps and {long_run} for 1e9 steps. A command takes {command} for one Gaussian release and {command_run} for DP-SGD,
-including the start of Python.
+**Time.** For one release, privproj computes epsilon in {one_least} to {one_most}. For DP-SGD, privproj takes {run} for
+1000 steps and {long_run} for 1e9 steps. The command `privproj epsilon` takes {command} for one Gaussian release and
+{command_run} for DP-SGD, including the start of Python.
 
 **Other tools for DP-SGD.** The PLD accountant of dp-accounting has about the same error as privproj, and takes {pld}
-times as long. prv-accountant takes {prv} times as long, and its epsilon is {prv_error} too large. The RDP
+times as long as privproj. prv-accountant takes {prv} times as long, and its epsilon is {prv_error} too large. The RDP
 accountants of dp-accounting and Opacus give an epsilon that is {rdp_error} too large.
 
-**Other tools for one Gaussian release.** A few lines of scipy are faster and have a smaller error. However, their
-epsilon can be too small. The epsilon of privproj is never too small.
+**Other tools for one Gaussian release.** A few lines of scipy are faster than privproj and have a smaller error, but
+their epsilon can be too small. The epsilon of privproj is never too small.
 
 **Bounds.** In each setting below, the default bound of the mechanism has the smallest epsilon of all bounds that hold
 under the same assumptions ([tightness](#tightness-of-the-bounds)).
@@ -32,13 +32,14 @@ under the same assumptions ([tightness](#tightness-of-the-bounds)).
 ## Time and memory of a query
 
 The table shows the median CPU time of several calls, with one thread on a machine with {cores} cores. The parameters
-differ between calls, so that no result is cached. The memory of a Python function is the additional memory of the call.
-The memory of a command is that of its process.{load}
+differ between calls, so that no result is cached. For a Python function, the memory is the additional memory of the
+call. For a command, it is the memory of the process.{load}
 
 {speed}
 
 The CPU time grows linearly with the number of phases, the number of array rows, and the number of layers with separate
-clipping norms. It hardly depends on the number of steps, or on the number of layers with a joint clipping norm.
+clipping norms. The CPU time hardly depends on the number of steps, or on the number of layers with a joint clipping
+norm.
 
 `privproj sweep` computes {sweep_rows:,} values of delta for M2 in {sweep_cpu:.1f} s of CPU time with
 {sweep_mib:.0f} MiB of memory.
@@ -53,10 +54,10 @@ of epsilon or sigma. A positive error is on the safe side. A dash means that the
 {peers}
 
 For DP-SGD, the error is relative to the middle of the narrowest interval that privproj proves. The column *reference*
-shows half the relative width of this interval. A smaller difference between tools has no meaning. In the other rows,
-the error is relative to a value from mpmath. The PLD accountants use a grid of 1e-4. prv-accountant uses a tolerance
-of 0.01 in epsilon. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of memory, a call of
-dp-accounting PLD up to {pld_mib} MiB, and a call of prv-accountant up to {prv_mib} MiB.
+shows half the relative width of this interval. Ignore differences between tools that are smaller than *reference*. In
+the other rows, the error is relative to a value from mpmath. The PLD accountants use a grid of 1e-4. prv-accountant
+uses a tolerance of 0.01 in epsilon. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of memory, a call
+of dp-accounting PLD up to {pld_mib} MiB, and a call of prv-accountant up to {prv_mib} MiB.
 
 Versions: {versions}.
 
@@ -71,8 +72,8 @@ epsilon 1000, the RDP accountants need {more_noise} more noise than privproj.
 ## Tightness of the bounds
 
 The second column shows the smallest epsilon of all bounds of the mechanism at delta 1e-5. The third column shows the
-epsilon of each bound, divided by this smallest epsilon. A star marks a bound that needs an assumption on the data.
-Compare such a bound only with bounds under the same assumption. [Notation](notation.md#projections) defines gamma.
+epsilon of each bound, divided by this smallest epsilon. A star marks a bound that needs an assumption on the data:
+compare it only with bounds under the same assumption. [Notation](notation.md#projections) defines gamma.
 
 {tight}
 
@@ -83,8 +84,8 @@ Compare such a bound only with bounds under the same assumption. [Notation](nota
 For the sampling scheme [balls-in-bins](explain.md#balls-in-bins), privproj computes a lower and an upper bound on
 epsilon. The interval between them is 3 to 79 times narrower than the interval of PLD_accounting 2.0. privproj takes
 0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 %
-larger than the upper bound of privproj. The last column is for Poisson sampling at rate 1/t, computed by dp-accounting
-0.6.0.
+larger than the upper bound of privproj. The last column is the epsilon of Poisson sampling at rate 1/t, computed by
+dp-accounting 0.6.0.
 
 | Gaussian run with t batches per epoch | privproj | PLD_accounting | random_allocation | dp-accounting, Poisson |
 | --- | --- | --- | --- | --- |
@@ -92,8 +93,8 @@ larger than the upper bound of privproj. The last column is for Poisson sampling
 | z 0.8, t 200, 1 epoch, delta 1e-5 | 0.91218 to 0.91386 | 0.89988 to 0.92939 | 1.3864 | 0.9878 |
 | z 1, t 100, 20 epochs, delta 1e-5 | 2.4481 to 2.4525 | 2.4107 to 2.4954 | 2.7158 | 2.5839 |
 
-For Gaussian noise or M2 with up to 1e5 batches per epoch or 1e4 epochs, the relative width of the intervals is at most
-0.32 %, and privproj takes at most 0.24 s.
+For Gaussian noise or M2 with up to 1e5 batches per epoch or 1e4 epochs, the intervals of privproj have a relative width
+of at most 0.32 %, and a call takes at most 0.24 s.
 
 ## Measure again
 
@@ -110,12 +111,12 @@ QUERIES = {
     "warm: DP-SGD epsilon, T 1e+09": "`epsilon` of DP-SGD, 1e9 steps",
     "warm: m2 epsilon, T 2000": "`epsilon` of `M2`, 2000 steps",
     "warm: m2 sigma, T 2000": "`sigma` of `M2`, 2000 steps",
-    "warm: 1000 phases": "`epsilon` of 1000 phases",
+    "warm: 1000 phases": "`epsilon` of a run of 1000 phases",
     "warm: m2 rank-free: epsilons, 1e5 rows": "`epsilons` of `M2`, 100,000 rows",
     "cold: epsilon gaussian": "command `privproj epsilon gaussian`, one release",
-    "cold: epsilon gaussian, DP-SGD": "the same command, DP-SGD",
+    "cold: epsilon gaussian, DP-SGD": "the same command, for DP-SGD",
     "cold: epsilon m2 of a run": "command `privproj epsilon m2`, 2000 steps",
-    "cold: certify wishart of a run": "command `privproj certify epsilon wishart`, a run",
+    "cold: certify wishart of a run": "command `privproj certify epsilon wishart`, 10 releases",
 }
 ONE_RELEASE = ("gaussian", "m2 rank-free", "m1", "wishart", "sketch exact-rank1")
 

@@ -37,9 +37,9 @@ TEXT = """\
 This page compares {compared} results of privproj, mostly epsilons and deltas, with reference values. The reference
 values come from independent implementations in mpmath (`privproj/reference`), with 14 to 50 digits.
 
-**All {compared} results are on the safe side of the reference value**: upper bounds are not below, and lower bounds
-are not above. The relative error is at most {error}, with one exception. For two Renyi bounds of the sketch
-(`rdp-best` and `rdp-tight`), the error is at most {loose}, at deltas below 1e-300.
+**All {compared} results are on the safe side of the reference value**: upper bounds are not below the reference value,
+and lower bounds are not above it. The relative error is at most {error}, except for two Renyi bounds of the sketch
+(`rdp-best` and `rdp-tight`) at deltas below 1e-300. Their relative error is at most {loose}.
 
 The settings include dimensions d up to 1e6, ranks 1 and d - 1, misalignment 1e-12, epsilon 0 and 50, and up to 1e6
 releases.
@@ -47,8 +47,8 @@ releases.
 {table}
 
 The relative error is the difference between result and reference value, divided by the reference value. For a delta
-below 1e-290, it is the relative error of the logarithm of delta. The smallest margin is the smallest relative distance
-on the safe side. A margin of 0 means that a result equals the reference value.
+below 1e-290, the table uses the relative error of the logarithm of delta. The smallest margin is the smallest relative
+distance on the safe side. A margin of 0 means that a result equals the reference value.
 
 {missing} other settings have no comparison, because the reference value takes more than {seconds} s, or because no
 finite value exists. `python benchmarks/reference_suite.py --write` repeats the comparison.

@@ -15,7 +15,7 @@ PAPERS = """# Papers
 
 This page states which theorems, figures, tables and algorithms of the source papers privproj proves, refutes or
 reproduces. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries with all commands, and
-also list standard facts.
+standard facts as well.
 
 | verdict | meaning |
 | --- | --- |
@@ -30,7 +30,7 @@ also list standard facts.
 
 In the tables, *published* is the value of the formula of the paper. *privproj* is the value of the bound in
 parentheses for the same release. Values are rounded epsilons, unless the cell names another quantity. `-` means that
-there is no value. The list below each table has the commands that print the published values, and remarks. *The copy
+there is no value. The list below each table has commands, which print the published values, and remarks. *The copy
 we had* is the text of the paper from which privproj was written."""
 
 

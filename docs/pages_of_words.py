@@ -21,14 +21,18 @@ CONDITIONS = ("requirement", "assumption on the data")  # kinds of entries on a 
 OTHER_PAGES = (*CONDITIONS, "method", "command", "JSON key")  # kinds of entries that other pages have
 # terms of the field, warnings, which state their own remedy, and entries that other pages describe
 ONLY_PRINTED = ("term", "warning", "mechanism", "quantity")
-# labels whose names say what they are
-OBVIOUS = ("meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch")
+# entries that the page leaves out, because the label or another entry says what they mean
+OBVIOUS = (
+    "meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch", "ok",
+    "AUC", "not_converged", "precision_limit", "plain Gaussian", "published", "confidence", "composer", "mpmath",
+    "certified", "fixed plan", "batches",
+)  # fmt: skip
 
 EXPLAIN = """# Output and exit codes
 
-This page states what the exit codes and the labels of the output mean. `privproj explain NAME` prints one entry. It
-explains [requirements](requirements.md), [mechanisms](how-to-choose.md#1-mechanism), [published
-methods](published-methods.md), [bounds](bounds/README.md) and the text of a warning, too."""
+This page states what the exit codes and the labels of the output mean. `privproj explain NAME` prints one entry. The
+command also explains [requirements](requirements.md), [mechanisms](how-to-choose.md#1-mechanism), [published
+methods](published-methods.md), [bounds](bounds/README.md) and the text of a warning."""
 GLOSSARY = """# Glossary
 
 This page defines the terms that privproj introduces, or uses in a narrow sense. Each link leads to the full entry.
@@ -36,9 +40,9 @@ This page defines the terms that privproj introduces, or uses in a narrow sense.
 REQUIREMENTS = """# Requirements and assumptions
 
 A number that privproj prints holds only if your program meets the requirements and your data meets the assumptions.
-privproj cannot check them. The output line `requires` lists the names of the requirements. The line `assumes` states
-the assumptions on the data in full. On this page, C is the clipping norm, z is the noise multiplier, and Q is the
-matrix of data that a sketch multiplies by a random matrix."""
+privproj cannot check them. The output line `requires` names the requirements. The line `assumes` states
+the assumptions in full. On this page, C is the clipping norm, z is the noise multiplier, and Q is the
+matrix of data that a sketch multiplies by a random matrix. The sensitivity is C, or 2C under the relation replace."""
 PUBLISHED = """# Published methods
 
 This table shows which [mechanism](how-to-choose.md#1-mechanism) of privproj accounts for each published training

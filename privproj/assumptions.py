@@ -98,8 +98,8 @@ class Requirement(RequirementText):
     CENTERED_COUNT = (
         "centered-count",  # C31
         "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch, where b_i is 1 if record i was "
-        "not clipped and 0 if it was. In a sum of b_i, also minus a constant, one record contributes up to 1 instead "
-        "of 1/2, which needs twice the noise.",
+        "not clipped and 0 if it was. A sum of b_i, with or without a constant, changes by up to 1 per record and "
+        "needs twice the noise.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
@@ -159,8 +159,8 @@ class Requirement(RequirementText):
     )
     SECRET_MATRIX = (
         "secret-matrix",
-        "The random matrix is never released. Nothing else that was computed from the matrix is released, except the "
-        "release of the mechanism.",
+        "The random matrix is never released. Nothing that was computed from the matrix is released, except the output "
+        "of the mechanism.",
     )
     SECRET_SKETCH = (
         "secret-sketch",
@@ -174,7 +174,7 @@ class Requirement(RequirementText):
     )
     QUERY_INDEPENDENT_OF_SKETCH = (
         "query-independent-of-sketch",
-        "The query, from which the sketch is computed, does not depend on the sketching matrix.",
+        "The query matrix Q, from which the sketch is computed, does not depend on the sketching matrix.",
     )
 
     # schedules and ledgers

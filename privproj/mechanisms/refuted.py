@@ -32,8 +32,8 @@ def _without_a_number(claim: str, reason: str, **fields: Any) -> Bound:
 
 EARLY_COROLLARY = _without_a_number(
     "early-corollary has no formula to evaluate",
-    "its universal constant is left open, so no number follows from it. Use exact, the whole profile of the same "
-    "mechanism under the same assumption",
+    "the corollary does not state its universal constant, so no number follows. Use exact, the privacy profile "
+    "of the same mechanism under the same assumption",
     name="early-corollary",
     mechanism=Wishart,
     summary="asymptotic rate of the early version, with an unspecified constant",

@@ -20,8 +20,8 @@ class _MixingRequirement(RequirementText):
     NOISE_BY_EIGENVALUE = (
         "noise-by-eigenvalue",
         "The noise of the sketch has variance max(0, G B^2 - l). G is --gamma, B is the clipping norm, and l is the "
-        "released least eigenvalue of X^T X. The rows of X are the records. The noise on l has standard deviation "
-        "Z B^2, where Z is --eigen-noise.",
+        "released value: the least eigenvalue of X^T X plus noise of standard deviation Z B^2. Z is --eigen-noise, and "
+        "the rows of X are the records.",
     )
     SECRET_STAGES = (
         "secret-stages",

@@ -269,7 +269,7 @@ BETA_TAIL = Bound(
 
 BETA_TAIL_SHARP = Bound(
     name="beta-tail-sharp",
-    summary="beta-tail with the exact Gaussian delta",
+    summary="the bound beta-tail with the exact Gaussian delta",
     formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
     **_fields_of(sharp=True),

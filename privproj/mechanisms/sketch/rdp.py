@@ -132,7 +132,7 @@ RDP = Bound(
 
 RDP_TIGHT = Bound(
     name="rdp-tight",
-    summary="rdp without its factor for the number of eigenvalues",
+    summary="the bound rdp without its factor for the number of eigenvalues",
     formula="D(alpha) = r/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
     # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
