@@ -64,7 +64,7 @@ from privproj.numerics.interval import Enclosure
 from privproj.numerics.jit import compile_kernel
 from privproj.numerics.special import convolve_discrete
 from privproj.profiles.privacy_profile import Phases, PrivacyProfile, TwoSidedTable
-from privproj.run import Run
+from privproj.run import Run, Sampling
 
 POINTS_PER_SCORE = 56.0  # grid points for one unit of the normal score of a distribution
 CORE_SCORE = 6.0  # normal score, of probability 1e-9, beyond which grid points are sparser
@@ -236,13 +236,15 @@ def allocate(profile: PrivacyProfile, run: Run, blocks: int | None = None) -> Ph
         except PrecisionError:  # the likelihood ratios of a block are too large
             blocks = run.batches_per_record
     unsampled = replace(run, sampling=None, batches=None, batches_per_record=1)
-    return [
-        (
-            profile if batches == picks else _epoch_profile(profile, batches, picks),
-            replace(unsampled, steps=run.steps * count * (picks if batches == picks else 1)),
-        )
-        for batches, picks, count in _divide(run.batches or 1, run.batches_per_record, blocks)
-    ]
+    releases = []
+    for batches, picks, count in _divide(run.batches or 1, run.batches_per_record, blocks):
+        steps = run.steps * count
+        if picks == batches:
+            releases.append((profile, replace(unsampled, steps=steps * picks)))
+        else:
+            epoch = _epoch_profile(profile, batches) if picks == 1 else _subset_profile(profile, batches, picks)
+            releases.append((epoch, replace(unsampled, steps=steps)))
+    return releases
 
 
 def _number_of_blocks(profile: PrivacyProfile, run: Run) -> int:
@@ -323,32 +325,49 @@ def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Ru
 
 
 @lru_cache(maxsize=8)
-def _epoch_profile(release: PrivacyProfile, batches: int, picks: int = 1, level: int = 0) -> PrivacyProfile:
-    """Return the profile of one epoch in both directions, valid if ``release`` is.
+def _subset_profile(release: PrivacyProfile, batches: int, picks: int) -> PrivacyProfile:
+    """Return the profile of one epoch in which a record is in several batches.
+
+    It is valid in both directions if ``release`` is.
 
     Args:
         release: The profile of one release.
         batches: The number of batches of an epoch.
-        picks: The number of batches of a record.
+        picks: The number of batches of a record, above 1 and below ``batches``.
+    """
+    epoch = Run(sampling=Sampling.BALLS_IN_BINS, batches=batches, batches_per_record=picks)
+    bounds = SubsetEpochBounds(
+        _release_bounds(release, batches), batches, picks, allocate(release, epoch, picks), TRUNCATED_RUN_MASS
+    )
+    table = TwoSidedTable(bounds.excess_below, bounds.excess_above)
+    return PrivacyProfile(
+        lambda eps: _log_delta(table, eps),
+        resolution=32.0,
+        can_be_subsampled=False,
+        excess=table,
+        numerics=bounds.numerics,
+    )
+
+
+@lru_cache(maxsize=8)
+def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> PrivacyProfile:
+    """Return the profile of one epoch in which a record is in one batch.
+
+    It is valid in both directions if ``release`` is.
+
+    Args:
+        release: The profile of one release.
+        batches: The number of batches of an epoch.
         level: Tails are truncated at the mass ``EPOCH_CUTS[level]``. Deltas too small for this level are computed at
             the next one.
     """
     cut = EPOCH_CUTS[level]
-    near = truncate_below(release, math.log(cut)) if level else release
-    bounds: EpochBounds | SubsetEpochBounds
-    if picks == 1:
-        bounds = EpochBounds(near, batches, cut)
-    else:
-        blocks = [
-            (release if size == 1 else _epoch_profile(release, size, 1, level), Run(steps=count))
-            for size, _, count in _divide(batches, picks, picks)
-        ]
-        bounds = SubsetEpochBounds(_release_bounds(near, batches, cut), batches, picks, blocks, cut)
+    bounds = EpochBounds(truncate_below(release, math.log(cut)) if level else release, batches, cut)
 
     def with_smaller_tails(mass: float) -> PrivacyProfile:
         further = next((k for k, least in enumerate(EPOCH_CUTS) if least <= mass), len(EPOCH_CUTS) - 1)
         try:
-            return _epoch_profile(release, batches, picks, further) if further > level else profile
+            return _epoch_profile(release, batches, further) if further > level else profile
         except PrecisionError:  # masses would underflow
             return profile
 
@@ -372,9 +391,9 @@ def _epoch_profile(release: PrivacyProfile, batches: int, picks: int = 1, level:
 
     table = TwoSidedTable(bounds.excess_below, bounds.excess_above)
     at_this_level = PrivacyProfile(
-        # Mixing does not increase delta: an epoch with one batch per record has at most the delta of one release.
-        lambda eps: _log_delta(table, eps, release.log_delta(eps).upper if picks == 1 else 0.0),
-        resolution=64.0 if picks == 1 else 32.0,
+        # Mixing does not increase delta, so the epoch has at most the delta of one release.
+        lambda eps: _log_delta(table, eps, release.log_delta(eps).upper),
+        resolution=64.0,
         can_be_subsampled=False,
         excess=table,
         numerics=bounds.numerics,

@@ -52,26 +52,28 @@ def compose_phases(phases: Phases, step: float | None = None) -> Curve:
         UnsupportedError: A phase samples batches, and its bound has no subsampling theorem.
         PrecisionError: The grid exceeds the limits of memory or time.
     """
-    phases = [release for phase in phases for release in releases_of(*phase)]
-    if len(phases) == 1:
-        profile, run = phases[0]
+    releases = [release for phase in phases for release in releases_of(*phase)]
+    if len(releases) == 1 and not phases[0][1].is_bounded_by_blocks:
+        profile, run = releases[0]
         return compose(profile, replace(run, discretization=step))
-    return compose_on_grid(phases, step)
+    in_blocks = [release for phase in phases for release in releases_of(*phase, in_blocks=True)]
+    return compose_on_grid(releases, step, in_blocks)
 
 
-def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
+def releases_of(profile: PrivacyProfile, run: Run, *, in_blocks: bool = False) -> Phases:
     """Return the profile and the run, as a list of one pair.
 
-    For balls-in-bins, return the epochs as releases on the whole dataset (:func:`allocate`, C25).
+    For balls-in-bins, return the epochs as releases on the whole dataset (:func:`allocate`, C25). With ``in_blocks``, a
+    record is in one batch of each of these releases. This is looser, but resolves small deltas.
     """
     if not run.allocates or run.single:
         return [(profile, run)]
     from privproj.composition.balls_in_bins import allocate
 
-    return allocate(profile, run)
+    return allocate(profile, run, run.batches_per_record if in_blocks else None)
 
 
-def compose_on_grid(phases: Phases, step: float | None = None) -> Curve:
+def compose_on_grid(phases: Phases, step: float | None = None, small_deltas: Phases | None = None) -> Curve:
     """Return the joint privacy curve of the phases on one discretization grid.
 
     Closed forms are not used (C2: composition of dominating pairs).
@@ -79,6 +81,7 @@ def compose_on_grid(phases: Phases, step: float | None = None) -> Curve:
     Args:
         phases: The profile of one release of each phase, and the run of the phase.
         step: The distance of two grid points in nats (None: that of the profile that needs the finest grid).
+        small_deltas: Phases of the same run for deltas below those of the first tail-truncation level (None: the same).
 
     Raises:
         PrecisionError: The grid exceeds the limits of memory or time.
@@ -91,4 +94,4 @@ def compose_on_grid(phases: Phases, step: float | None = None) -> Curve:
         first: GridCurve | PrecisionError = GridCurve([describe_coarsely(*phase) for phase in phases], step)
     except PrecisionError as error:
         first = error
-    return TailLevelsCurve(first, phases, step)
+    return TailLevelsCurve(first, small_deltas or phases, step)
