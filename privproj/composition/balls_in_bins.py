@@ -60,7 +60,7 @@ from privproj.composition.several_batches import SubsetEpochBounds
 from privproj.composition.tails import truncate_below
 from privproj.errors import PrecisionError, UnsupportedError
 from privproj.numerics.arrays import Array
-from privproj.numerics.interval import Enclosure
+from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.numerics.jit import compile_kernel
 from privproj.numerics.special import convolve_discrete
 from privproj.profiles.privacy_profile import Phases, PrivacyProfile, TwoSidedTable
@@ -73,6 +73,7 @@ NATS_ABOVE_CUT = 14.0 * math.log(10.0)  # nats; the next level is used where ln 
 PILOT_ATOMS = 130  # atoms of each term in the rough sum that determines the grid
 KNOTS_PER_DEVIATION = 64.0  # largest number of values of a profile for one standard deviation of its loss
 LEAST_PILOT_MASS = 1e-280  # least divisor, and least probability with a score, in that rough sum
+
 UNDERFLOWN_MASS = 1e-290  # soundness: mass lost to underflow by fewer than 1e30 products, each at most 5e-324
 LEAST_PLACE = 1e-150  # soundness: least positive grid point, in units of one W; distances are then above 1e-167
 UNDERFLOWN_NEAR_ZERO = 1e-130  # soundness: mass that splits at such distances lose: 5e-324 / 1e-167 of each, times 1e20
@@ -231,10 +232,13 @@ def allocate(profile: PrivacyProfile, run: Run, blocks: int | None = None) -> Ph
             "this bound does not support balls-in-bins sampling. Use another bound, or sampling=partition"
         )
     if blocks is None:
-        try:
-            return allocate(profile, run, _number_of_blocks(profile, run))
-        except PrecisionError:  # the likelihood ratios of a block are too large
-            blocks = run.batches_per_record
+        blocks = _number_of_blocks(profile, run)
+        while 2 * blocks <= run.batches_per_record:
+            try:
+                return allocate(profile, run, blocks)
+            except PrecisionError:  # the likelihood ratios of a block are too large
+                blocks *= 2
+        blocks = run.batches_per_record
     unsampled = replace(run, sampling=None, batches=None, batches_per_record=1)
     releases = []
     for batches, picks, count in _divide(run.batches or 1, run.batches_per_record, blocks):
@@ -414,7 +418,7 @@ def _log_delta(excess: TwoSidedTable, eps: float, most: float = 0.0) -> Enclosur
     near = min(eps, LARGEST_LOSS)
     lower, upper = (max(_log(right), _log(left) + near) for right, left in excess(np.array([near, -near])))
     margin = 1e-14 * (1.0 + near)
-    upper = min(upper + margin, most, 0.0)
+    upper = max(min(upper + margin, most, 0.0), LOG_OF_ZERO_FROM_ABOVE)
     return Enclosure(min(lower - margin if eps == near else -math.inf, upper), upper)
 
 

@@ -56,7 +56,8 @@ def compose_phases(phases: Phases, step: float | None = None) -> Curve:
     if len(releases) == 1 and not phases[0][1].is_bounded_by_blocks:
         profile, run = releases[0]
         return compose(profile, replace(run, discretization=step))
-    in_blocks = [release for phase in phases for release in releases_of(*phase, in_blocks=True)]
+    has_blocks = any(run.is_bounded_by_blocks for _, run in phases)
+    in_blocks = [release for phase in phases for release in releases_of(*phase, in_blocks=True)] if has_blocks else None
     return compose_on_grid(releases, step, in_blocks)
 
 
@@ -64,7 +65,7 @@ def releases_of(profile: PrivacyProfile, run: Run, *, in_blocks: bool = False) -
     """Return the profile and the run, as a list of one pair.
 
     For balls-in-bins, return the epochs as releases on the whole dataset (:func:`allocate`, C25). With ``in_blocks``, a
-    record is in one batch of each of these releases. This is looser, but resolves small deltas.
+    record is in one batch of each of these releases. This is usually looser, but resolves small deltas.
     """
     if not run.allocates or run.single:
         return [(profile, run)]
@@ -73,7 +74,7 @@ def releases_of(profile: PrivacyProfile, run: Run, *, in_blocks: bool = False) -
     return allocate(profile, run, run.batches_per_record if in_blocks else None)
 
 
-def compose_on_grid(phases: Phases, step: float | None = None, small_deltas: Phases | None = None) -> Curve:
+def compose_on_grid(phases: Phases, step: float | None = None, in_blocks: Phases | None = None) -> Curve:
     """Return the joint privacy curve of the phases on one discretization grid.
 
     Closed forms are not used (C2: composition of dominating pairs).
@@ -81,17 +82,21 @@ def compose_on_grid(phases: Phases, step: float | None = None, small_deltas: Pha
     Args:
         phases: The profile of one release of each phase, and the run of the phase.
         step: The distance of two grid points in nats (None: that of the profile that needs the finest grid).
-        small_deltas: Phases of the same run for deltas below those of the first tail-truncation level (None: the same).
+        in_blocks: Phases of the same run for another upper bound (None: the same). The smaller bound is returned. For
+            deltas below those of the first tail-truncation level, only this bound is used.
 
     Raises:
         PrecisionError: The grid exceeds the limits of memory or time.
     """
     from privproj.composition.dominating_pairs import describe_coarsely
-    from privproj.composition.grid import GridCurve
+    from privproj.composition.grid import GridCurve, SmallestGridCurve
     from privproj.composition.tails import TailLevelsCurve
 
+    first: GridCurve | PrecisionError
     try:
-        first: GridCurve | PrecisionError = GridCurve([describe_coarsely(*phase) for phase in phases], step)
+        first = GridCurve([describe_coarsely(*phase) for phase in phases], step)
+        if in_blocks:
+            first = SmallestGridCurve([first, GridCurve([describe_coarsely(*phase) for phase in in_blocks], step)])
     except PrecisionError as error:
         first = error
-    return TailLevelsCurve(first, small_deltas or phases, step)
+    return TailLevelsCurve(first, in_blocks or phases, step)

@@ -380,3 +380,40 @@ class GridCurve:
         If so, the search for a lower bound continues after a uniform grid without one.
         """
         return all(adaptive_bounds(step).below for step in self.coarse)
+
+
+class SmallestGridCurve(GridCurve):
+    """The smallest of several upper bounds of one run.
+
+    Args:
+        bounds: The bounds.
+    """
+
+    def __init__(self, bounds: list[GridCurve]) -> None:
+        self.bounds, self.smallest = bounds, bounds[0]
+
+    @property
+    def numerics(self) -> dict[str, object]:
+        """How the last result was computed: the composer, and the grid."""
+        return self.smallest.numerics
+
+    def log_delta(self, eps: float, threshold: float = -math.inf) -> Enclosure:
+        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats.
+
+        If the upper end is at most ``threshold``, it may be loose, because no further grid is tried.
+        """
+        return self._smallest(lambda bound: bound.log_delta(eps, threshold))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """Return an enclosure of ``eps(delta)`` in nats."""
+        return self._smallest(lambda bound: bound.epsilon(log_delta))
+
+    def _smallest(self, read: Callable[[GridCurve], Enclosure]) -> Enclosure:
+        results: list[tuple[Enclosure, GridCurve]] = []
+        for bound in self.bounds:
+            with suppress(PrecisionError):
+                results.append((read(bound), bound))
+        if not results:
+            return read(self.bounds[0])
+        ends, self.smallest = min(results, key=lambda result: result[0].upper)
+        return LazyEnclosure(lambda: min(ends.lower for ends, _ in results), ends.upper)

@@ -69,6 +69,7 @@ LARGEST_RANGE = 150.0  # nats, largest range of L; the fourth power of a larger 
 LEAST_MASS = 1e-70  # soundness: with less mass in a cell, only its mean is used: higher moments may have underflown
 LOST = 1e-110  # soundness: absolute error of every M_n: 1e10 products that each lose 5e-324 times e^450
 UNDERFLOWN_MASS = 1e-290  # soundness: mass lost to underflow in M_0 and M_1
+MOST_WORK = 6e8  # products of cells and terms of the fourth moment
 COARSE_CELLS = 4000  # cells of the grid that determines where the others end
 
 
@@ -161,7 +162,7 @@ class _Labeled:
         above: True for an upper bound, False for a lower one.
 
     Raises:
-        PrecisionError: The likelihood ratios are too large.
+        PrecisionError: The likelihood ratios are too large, or the moments take too long.
     """
 
     def __init__(self, pair: DominatingPair, batches: int, picks: int, r: float, cut: float, *, above: bool) -> None:
@@ -188,8 +189,9 @@ class _Labeled:
         tail = np.cumsum(rough.joint((batches - picks, picks))[::-1])[::-1]
         count = 8 * (int(np.count_nonzero(tail > cut)) + 1) + batches
         sums = batches * least + width * np.arange(count)
-        if not width * count < LARGEST_RANGE:
-            raise PrecisionError("the likelihood ratios of an epoch are too large")
+        work = count**2 * len(overlaps(batches, picks, 4)) if above else 0
+        if not (width * count < LARGEST_RANGE and work < MOST_WORK):
+            raise PrecisionError("the likelihood ratios of an epoch are too large, or have too many values")
 
         cells = np.minimum(np.ceil(labels / width), count).astype(int)
         inside = np.minimum(ratios, math.exp(LARGEST_RANGE) / r)  # larger ratios are beyond the grid
@@ -219,13 +221,14 @@ class _Labeled:
         gap = np.abs(t - m)
         distance = np.sqrt(v + gap * gap)
         beyond = 0.5 * v / (distance + gap)
-        far = np.maximum(gap, 1e-30)
-        beyond = np.minimum(beyond, 27.0 / 256.0 * w / far**3)
+        # soundness: w is at least 1000 gamma m^4 > 1e-10 m^4, so that nearer to m the bounds (ii) and (v) are useless
+        far = np.maximum(gap, 1e-20 * (t + m))
+        beyond = np.minimum(beyond, 27.0 / 256.0 * (w / far**3))
         at_end = right & (t > m) & (t + distance > c) & (v <= (c - m) ** 2)
         beyond = np.where(at_end, np.minimum(beyond, np.maximum(c - t, 0.0) * v / (v + (c - m) ** 2)), beyond)
         at_zero = (t < m) & (t < distance) & (v <= m * m)
-        beyond = np.where(at_zero, np.minimum(beyond, t * v / (v + m * m)), beyond)
-        beyond = np.where(t < m, np.minimum(beyond, t / far * w / far**3), beyond)
+        beyond = np.where(at_zero, np.minimum(beyond, t * (v / (v + m * m))), beyond)
+        beyond = np.where(t < m, np.minimum(beyond, t * (w / far**3 / far)), beyond)
         most = m if right else t
         bound = np.minimum(np.maximum(m - t if right else t - m, 0.0) + beyond, most)
         rest = self.present if right else self.absent
@@ -257,6 +260,8 @@ class SubsetEpochBounds:
         self.blocks = RepeatedSquaringCurve([describe_coarsely(*block, cut) for block in blocks]).above
         pair = release.above
         self.labeled = self._label(pair, above=True)
+        if not all(self.labeled.values()):
+            raise PrecisionError("the likelihood ratios of an epoch are too large, or have too many values")
         # k m |P|^(k-1) |Q|^(b-k)
         size = float(np.sum(pair.masses)) + pair.infinity_mass + pair.infinity_mass_q + 1e-9
         self.infinity_mass = picks * pair.infinity_mass * max(1.0, size) ** batches

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import Gaussian
+from privproj.accounting.schedule import phase_of
+from privproj.composition.compose import compose_on_grid, releases_of
 from privproj.composition.dominating_pairs import DominatingPair
 from privproj.composition.several_batches import TILTS, _Labeled, overlaps
 
@@ -143,3 +145,21 @@ def test_epsilon_increases_with_batches_of_a_record():
 
 def test_little_noise_divides_batches_into_smaller_blocks():
     assert 1000.0 < epsilon(0.05, 10, 5, 1e-5).value < 1500.0  # five batches: 5 / (2 * 0.05^2) nats
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "batches", "picks", "delta"),
+    [
+        (Gaussian(noise_multiplier=0.8), 40, 39, 1e-8),  # ratios of one block are too large for moments
+        (Gaussian(noise_multiplier=1.0), 10, 3, 1e-70),  # small deltas use blocks
+        (privproj.Laplace(noise_multiplier=0.124), 12, 6, 1e-7),  # pure differential privacy
+    ],
+    ids=["huge-ratios", "small-delta", "pure"],
+)
+def test_several_batches_are_at_most_blocks_and_round_trip(mechanism, batches, picks, delta):
+    run = {"sampling": "balls-in-bins", "batches": batches, "batches_per_record": picks}
+    found = privproj.epsilon(mechanism, delta=delta, **run)
+    phase = phase_of(mechanism, **run)
+    in_blocks = compose_on_grid(releases_of(*phase.profile(), in_blocks=True)).epsilon(math.log(delta)).upper
+    assert found.value <= in_blocks * (1.0 + 1e-9)
+    assert privproj.delta(mechanism, epsilon=found.value, **run).value <= delta
