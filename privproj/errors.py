@@ -22,7 +22,7 @@ EXIT_CODES = {
     3: "unsupported: no sound bound for this query, or only a refuted one",
     4: "vacuous: no finite value, or nothing meets the target",
     5: "not computed: not converged, or beyond the precision of the arithmetic",
-    130: "interrupted: stopped with Ctrl-C; a sweep or a training run can go on",
+    130: "interrupted: stopped with Ctrl-C; you can resume a sweep or a training run",
 }  # of the command line, each with its name and its meaning; each error class below has one of these exit codes
 
 EXAMPLES = {

@@ -32,8 +32,8 @@ def _without_a_number(claim: str, reason: str, **fields: Any) -> Bound:
 
 EARLY_COROLLARY = _without_a_number(
     "early-corollary has no formula to evaluate",
-    "the corollary does not state its universal constant, so no number follows. Use exact, the privacy profile "
-    "of the same mechanism under the same assumption",
+    "the corollary does not state its universal constant, so no number follows. Use the bound exact: the privacy "
+    "profile of the same mechanism under the same assumption",
     name="early-corollary",
     mechanism=Wishart,
     summary="asymptotic rate of the early version, with an unspecified constant",
@@ -47,7 +47,7 @@ RP_GD = _without_a_number(
     "rp-gd has no formula to evaluate",
     "over several steps the gradients depend on the matrix, and their alignment does not help. With loss |w - h|^2/2, "
     "the descent ends at h for every matrix, so an adversary always distinguishes neighbors. For one step its "
-    "constant is not stated. Use exact for one step along the normalized gradient, or m2 for a whole run",
+    "constant is not stated. Use the bound exact for one step along the normalized gradient, or m2 for a whole run",
     name="rp-gd",
     mechanism=Wishart,
     summary="projected gradient descent with one random matrix for all steps",
