@@ -19,7 +19,8 @@ from .query import (
 
 # meaning of the columns of the table
 LEGEND = {
-    "noise": "standard deviation of the noise on the update, as a multiple of that of DP-SGD at the same privacy",
+    "noise": "standard deviation of the noise on the update, as a multiple of that of DP-SGD at the same privacy "
+    "(the noise multipliers of m2 and dp-sgd are not comparable)",
     "error": "mean squared projection error over the squared norm of the update: of one step, and of the run averaged "
     "over fresh projections",
     "ranking": "error of the run + noise^2, a heuristic that does not predict accuracy",

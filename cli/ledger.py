@@ -232,7 +232,9 @@ def remaining_text(
     lines += render.label_lines(labels or {})
     fits = {None: "", True: "; the planned steps exceed the budget", False: "; the planned steps fit"}
     for entry in summary["phases"]:
-        after = f" after phase{'s' * (len(entry['after']) > 1)} {', '.join(entry['after'])}" if entry["after"] else ""
+        names = ", ".join(entry["after"])
+        noun = "" if names.startswith("phase ") else "phases " if len(entry["after"]) > 1 else "phase "
+        after = f" after {noun}{names}" if names else ""
         unit = entry["unit"] if entry["more_steps"] != 1 else entry["unit"].removesuffix("s")
         lines.append(
             f"  {entry['phase'] + ':':<10} {entry['more_steps']} more {unit} fit{after}{fits[entry['would_exceed']]}"

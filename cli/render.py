@@ -438,7 +438,7 @@ def run_text(result: Result, verbose: bool = False, calibrated: bool = False) ->
     for phase, text in zip(phases, releases_text(result), strict=True):
         if not phase_kind(phase):
             text = f"{phase['mechanism']}, {run_line_of(phase, result.warnings)}"
-            parameters = listed(phase, *Run().parameters(), "name", "mechanism", "requirements")
+            parameters = listed(phase, *Run().parameters(), "name", "mechanism", "requirements", "planned")
             noise = phase.get("noise_multiplier") if calibrated else None
             text += f" ({parameters})" if verbose else f", noise multiplier {round_outward(noise)}" if noise else ""
         lines += label_lines({phase["name"]: text}) if verbose else fit_line(f"  {phase['name'] + ':':<10} ", text)

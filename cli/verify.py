@@ -184,7 +184,7 @@ def render_verdict(
         texts = {label: record[label] if wording is None else wording for label, wording in labels.items()}
         warnings = texts.pop("warnings", ())
         texts["requires"] = render.requirement_lines(texts.get("requires", ()), verbose)
-        count = f"{len(passed)} of {len(verdict.claims)} checks"
+        count = f"{len(passed)} of {len(verdict.claims)} checks passed"
         word = "FAILS" if verdict.word == "fails" else verdict.word
         lines = render.wrap_line(f"{word}: ", f"{what} ({count})")
         lines += render.label_lines({"failed": failed, "passed": passed if verbose else ()})
@@ -211,7 +211,8 @@ def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
         **summary,
     }
     details = {
-        f"phase {i + 1}": f"{steps} of {planned_releases(entry)} releases; planned: {listed(entry, 'name')}"
+        f"phase {i + 1}": f"{steps} of {planned_releases(entry)} releases; "
+        f"planned: {listed(entry, 'name', 'public_size')}"
         for i, (entry, steps) in enumerate(account.phases)
     }
     details["target"] = listed(target)

@@ -74,10 +74,10 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
             budget.spend(phase)
     summary |= record(schedule, rows, plan, spent, Requirement.FIXED_FILTER)
     summary |= {"epsilon": epsilon, "delta": delta}
-    used = (
-        f"{share} of the Renyi divergence of the budget, which gives epsilon {round_outward(summary['epsilon_spent'])}"
-    )
-    labels = {"spent": f"{used} (pass --order {str(budget.order).removesuffix('.0')} in later queries)"}
+    used = f"{share} of the Renyi divergence of the budget"
+    fixed_text = f"epsilon {round_outward(summary['epsilon_spent'])} if these phases were fixed in advance"
+    of_filter = str(budget.order).removesuffix(".0")
+    labels = {"spent": f"{used} ({fixed_text}; pass --order {of_filter} in later queries)"}
     if verbose:
         price = "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance"
         labels |= {"filter": text, "fixed plan": price}
