@@ -221,7 +221,7 @@ class _Labeled:
         gap = np.abs(t - m)
         distance = np.sqrt(v + gap * gap)
         beyond = 0.5 * v / (distance + gap)
-        # soundness: w is at least 1000 gamma m^4 > 1e-10 m^4, so that nearer to m the bounds (ii) and (v) are useless
+        # soundness: w is at least 700 gamma m^4 > 1e-11 m^4, so that nearer to m the bounds (ii) and (v) are useless
         far = np.maximum(gap, 1e-20 * (t + m))
         beyond = np.minimum(beyond, 27.0 / 256.0 * (w / far**3))
         at_end = right & (t > m) & (t + distance > c) & (v <= (c - m) ** 2)
