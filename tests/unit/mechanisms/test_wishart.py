@@ -124,7 +124,7 @@ def test_exact_tail_matches_simulation():
 @pytest.mark.parametrize("bound", ["early-corollary", "rp-gd"])
 @pytest.mark.parametrize("allowed", [False, True])
 def test_flawed_bounds_name_reason_and_alternative(bound, allowed):
-    with pytest.raises(UnsupportedError, match="Use exact"):
+    with pytest.raises(UnsupportedError, match="Use the bound exact"):
         bound_of(Wishart(dim=100, rank=200, misalignment=1e-6), bound, allow_refuted=allowed)
 
 
