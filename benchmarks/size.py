@@ -18,7 +18,7 @@ USES = {
     "mpmath": "values outside the range of double precision, for `wishart` and certificates",
     "click": "command line",
     "dp-accounting": "parts of a run that are given as dp-accounting events",
-    "numba": "compiled code for tables of 400 or more rows, for example in the bound `beta-tail` of `m2`",
+    "numba": "compiled code for large sweeps, for example 400 or more epsilons of `m2`",
 }
 
 # first query of each kind
@@ -82,12 +82,12 @@ def rows():
     for name, users in required("privproj").items():
         sentence = USES.get(name, f"required by {', '.join(users)}") if users else "privproj itself"
         kinds = [kind for kind, modules in loading.items() if modules_of(name) & modules or not users]
-        yield name, megabytes(name), sentence, ", ".join(kinds) or "neither"
+        yield name, megabytes(name), sentence, ", ".join(kinds) or "-"
 
 
 def main():
     found = sorted(rows(), key=lambda row: -row[1])
-    print("| package | size (MB) | purpose | loaded by queries about |\n| --- | --- | --- | --- |")
+    print("| package | size (MB) | purpose | loaded by a query about |\n| --- | --- | --- | --- |")
     for name, size, sentence, kinds in found:
         print(f"| {name} | {size:.1f} | {sentence} | {kinds} |")
     compiled = sum(megabytes(row[0], bytecode=True) for row in found)
