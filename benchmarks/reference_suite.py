@@ -34,24 +34,21 @@ TEXT = """\
 
 # Results against mpmath
 
-This page compares {compared} results of privproj, mostly epsilons and deltas, with reference values. The reference
-values come from independent implementations in mpmath (`privproj/reference`), with 14 to 50 digits.
+This page compares {compared} results of privproj, mostly epsilons and deltas, with reference values. Independent
+implementations in mpmath (`privproj/reference`) compute the reference values with 14 to 50 digits.
 
 **All {compared} results are on the safe side of the reference value**: upper bounds are not below the reference value,
-and lower bounds are not above it. The relative error is at most {error}, except for two Renyi bounds of the sketch
+and lower bounds are not above it. The relative error is at most {error}, except for two Renyi bounds of `sketch`
 (`rdp-best` and `rdp-tight`) at deltas below 1e-300. Their relative error is at most {loose}.
-
-The settings include dimensions d up to 1e6, ranks 1 and d - 1, misalignment 1e-12, epsilon 0 and 50, and up to 1e6
-releases.
 
 {table}
 
 The relative error is the difference between result and reference value, divided by the reference value. For a delta
-below 1e-290, the table uses the relative error of the logarithm of delta. The smallest margin is the smallest relative
-distance on the safe side. A margin of 0 means that a result equals the reference value.
+below 1e-290, the table uses the relative error of the logarithm of delta. The margin is the relative distance of a
+result from the reference value, on the safe side. A margin of 0 means that the numbers are equal.
 
-{missing} other settings have no comparison, because the reference value takes more than {seconds} s, or because no
-finite value exists. `python benchmarks/reference_suite.py --write` repeats the comparison.
+{missing} other cases are not compared, because mpmath needs more than {seconds} s, or because no finite value
+exists. `python benchmarks/reference_suite.py --write` repeats the comparison.
 """
 TITLES = {"rule": "composition of (epsilon, delta)"}
 LOOSE = ("sketch.rdp-best", "sketch.rdp-tight")  # Renyi curves, loose near their last order
