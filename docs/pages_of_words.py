@@ -39,15 +39,21 @@ This page defines the terms that privproj introduces, or uses in a narrow sense.
 [Notation](notation.md) lists the symbols."""
 REQUIREMENTS = """# Requirements and assumptions
 
-A number that privproj prints holds only if your program meets the requirements and your data meets the assumptions.
-privproj cannot check them. The output line `requires` names the requirements. The line `assumes` states
-the assumptions in full. On this page, C is the clipping norm, z is the noise multiplier, and Q is the
-matrix of data that a sketch multiplies by a random matrix. The sensitivity is C, or 2C under the relation replace."""
+A number that privproj prints holds only if your program meets the requirements and your data meet the assumptions.
+privproj cannot check these conditions. The output line `requires` names the requirements. The line `assumes` states
+the assumptions in full. The sensitivity is the clipping norm C, or 2C under the relation replace. For a sketch, the
+query matrix Q is the matrix of data that is multiplied by the random sketching matrix."""
 PUBLISHED = """# Published methods
 
-This table shows which [mechanism](how-to-choose.md#1-mechanism) of privproj accounts for each published training
-method. Read the code of your implementation before you choose a row: the order of clipping, noise and projection
-decides, not the name. C is the clipping norm, and z is the noise multiplier. `privproj explain NAME` prints one row."""
+This table shows which [mechanism](how-to-choose.md#1-mechanism) of privproj accounts for a published training method.
+Check the order of clipping, noise and projection in your code, because implementations differ. Unless a row says
+otherwise, each step is one release. C is a clipping norm, and z is a noise multiplier. `privproj explain NAME` prints
+one row."""
+
+# names of mechanisms in the table of published methods; "sketch" is also a noun
+MECHANISM_USED = re.compile(
+    r"(?<![\w-])(?:gaussian|m2|laplace|sketch-public|jl-clip|(?<=use )sketch(?= with))(?![\w-])"
+)
 
 
 def word_pages() -> dict[Path, str]:
@@ -96,7 +102,8 @@ def _methods() -> str:
     rows = []
     for m in (method for method in METHODS if method.mechanisms):
         advice = f"{m.mistake}{_refuted(m.refuted)}"
-        cells = ", ".join((m.name, *m.also)), m.released, m.accounted, advice, m.source.removeprefix("arXiv ")
+        texts = (MECHANISM_USED.sub(r"`\g<0>`", text) for text in (m.accounted, advice))
+        cells = ", ".join((m.name, *m.also)), m.released, *texts, m.source.removeprefix("arXiv ")
         rows.append(f"| {' | '.join(map(_prose, cells))} |\n")
     heads = "| method | release | accounting | caution | arXiv |\n"
     return heads + "| --- | --- | --- | --- | --- |\n" + "".join(rows)

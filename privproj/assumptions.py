@@ -31,110 +31,111 @@ class Requirement(RequirementText):
     # sampling
     POISSON_SAMPLING = (
         "poisson-sampling",  # C17
-        "Each record is in each batch independently, with the same probability, and nobody learns which records are "
-        "in a batch. Shuffling the data and splitting it into batches is not Poisson sampling.",
+        "Each record is in each batch independently, with the same probability. Nobody learns which records are in a "
+        "batch. Shuffling the data and splitting it into batches is not Poisson sampling.",
     )
     FIXED_SIZE_SAMPLING = (
         "fixed-size-sampling",  # C17
-        "Each batch is a uniformly random subset of fixed size, independent of all other batches, and nobody learns "
-        "which records are in a batch. Shuffling the data and splitting it into batches is not fixed-size sampling.",
+        "Each batch is a uniformly random subset of fixed size, independent of all other batches. Nobody learns which "
+        "records are in a batch. Shuffling the data and splitting it into batches is not fixed-size sampling.",
     )
     BALLS_IN_BINS_SAMPLING = (
         "balls-in-bins-sampling",  # C25
-        "In each epoch your loader assigns each record to one batch (with --batches-per-record K, to K different "
-        "batches) uniformly at random, in secret, and independently of other records and other epochs. An empty batch "
-        "is released too, as noise. Sums are divided by a public constant.",
+        "In each epoch, the loader assigns each record to one batch uniformly at random (with --batches-per-record K, "
+        "to K different batches). The assignment is secret, and independent of other records and other epochs. For an "
+        "empty batch, the program releases noise only. Sums are divided by a public constant.",
     )
     FIXED_POSITIONS = (
         "fixed-positions",  # C17: under add-remove every later batch would shift
-        "The batches of an epoch depend on the positions of records, not on their contents. For example, do not sort "
-        "by length or label.",
+        "Batches are formed from the positions of records in the dataset, not from their contents. For example, do "
+        "not sort records by length or label.",
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "Under zero-out and replace, the number of records is public. Under add-remove, the number of records is "
-        "private: choose the sampling rate, the number of steps and the divisor of the sums without using this number.",
+        "Under add-remove, the number of records is private. The sampling rate, the number of steps and the divisor "
+        "of the sums must then not depend on this number. Under zero-out and replace, the number of records is "
+        "public.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
-        "If a sampled batch has more records than the maximum batch size, the dropped records are chosen uniformly at "
-        "random.",
+        "If a sampled batch exceeds the maximum batch size, the dropped records are chosen uniformly at random.",
     )
     ONE_RECORD_PER_USER = (
         "one-record-per-user",  # a group size is an assumption on the data instead
-        "Each user has one record. A user with K records is protected less; --group-size K computes by how much.",
+        "Each user has one record. For users with up to K records, use --group-size K; epsilon is then larger.",
     )
     ASSUMPTIONS_PER_BATCH = (
         "assumptions-per-batch",  # C17: amplification conditions on the batch
-        "The assumption on the data holds for every batch that the sampling can draw, not only for the whole dataset.",
+        "The assumption on the data holds for every batch that can be sampled, not only for the whole dataset.",
     )
 
     # clipping and noise
     PER_RECORD_CLIPPING = (
         "per-record-clipping",
-        "All parts of the contribution of a record to a release are clipped together to the norm C. Every release "
-        "adds fresh noise, whose standard deviation is the noise multiplier z times the sensitivity.",
+        "Each record's contribution to a release is clipped to the clipping norm C, with all its parts together. "
+        "Every release adds fresh noise. The standard deviation of the noise is the noise multiplier times the "
+        "sensitivity.",
     )
     FULL_GRADIENT_CLIPPING = (
         "full-gradient-clipping",
-        "The whole gradient of each record is clipped to the norm C before it is projected. Clipping the gradients of "
-        "LoRA's factors is not enough. Every release adds fresh Gaussian noise, whose standard deviation is the noise "
-        "multiplier z times the sensitivity.",
+        "The whole gradient of each record is clipped to the clipping norm C before it is projected. Clipping the "
+        "gradients of LoRA factors is not enough. Every release adds fresh Gaussian noise. The standard deviation of "
+        "the noise is the noise multiplier times the sensitivity.",
     )
     PER_LAYER_CLIPPING = (
         "per-layer-clipping",
-        "Each layer is clipped separately. C is the square root of the sum of the squared clipping norms of the "
-        "layers.",
+        "Each layer is clipped separately. The clipping norm C is the square root of the sum of the layers' squared "
+        "clipping norms.",
     )
     CLIPPING_BEFORE_SKETCH = (
         "clipping-before-sketch",
-        "The contribution of each record is clipped before sketching, not after.",
+        "Each record's contribution is clipped before sketching.",
     )
     NOISE_AT_ADAPTED_CLIP = (
         "noise-at-adapted-clip",  # C31
-        "The clipping norm may depend on earlier releases. The standard deviation of the noise on the sum is the noise "
-        "multiplier times the sensitivity at the clipping norm of the same step.",
+        "The clipping norm may depend on earlier releases. The standard deviation of the noise in a step is the noise "
+        "multiplier times the sensitivity, computed from the clipping norm of the same step.",
     )
     CENTERED_COUNT = (
         "centered-count",  # C31
-        "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch, where b_i is 1 if record i was "
-        "not clipped and 0 if it was. A sum of b_i, with or without a constant, changes by up to 1 per record and "
-        "needs twice the noise.",
+        "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch. b_i is 1 if record i was not "
+        "clipped, and 0 otherwise. A sum of b_i, with or without a constant, changes by up to 1 per record and needs "
+        "twice the noise.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
-        "One record changes the released vector by at most the sensitivity, in the 1-norm. Every coordinate has "
-        "fresh Laplace noise with scale z times the sensitivity.",
+        "One record changes the released vector by at most the sensitivity, in the 1-norm. Every coordinate has fresh "
+        "Laplace noise, whose scale is the noise multiplier times the sensitivity.",
     )
     REPLACE_SENSITIVITY = (
         "replace-sensitivity",
-        "Under the relation replace the sensitivity is 2C. The noise multiplier is the standard deviation of the "
-        "noise (for Laplace noise, the scale) divided by 2C.",
+        "Under the relation replace, the sensitivity is 2C, where C is the clipping norm. The noise multiplier is the "
+        "standard deviation of the noise (for Laplace noise, the scale) divided by 2C.",
     )
 
     # projections and sketches
     FRESH_PROJECTION = (
         "fresh-projection",
-        "A new projection is drawn for each release, independently of the data, the model, earlier releases "
-        "and all other random numbers of the program.",
+        "Each release uses a new projection that is independent of the data, earlier releases and all other "
+        "random numbers.",
     )
     FRESH_MATRIX = (
         "fresh-matrix",
-        "A new random matrix is drawn for each release, independently of the data, the model, earlier releases "
-        "and all other random numbers of the program.",
+        "Each release uses a new random matrix that is independent of the data, earlier releases and all other "
+        "random numbers.",
     )
     FRESH_SKETCH = (
         "fresh-sketch",
-        "A new sketching matrix is drawn for each release, independently of the data, the model, earlier releases "
-        "and all other random numbers of the program.",
+        "Each release uses a new sketching matrix that is independent of the data, earlier releases and all other "
+        "random numbers.",
     )
     FRESH_PROJECTION_PER_BATCH = (
         "fresh-projection-per-batch",
-        "A new projection is drawn for each batch. Two batches of one epoch must not share a projection.",
+        "Each batch uses a new projection, also within one epoch.",
     )
     INDEPENDENT_LAYER_PROJECTIONS = (
         "independent-layer-projections",  # C6: with one projection the captured shares add up
-        "The projections of different layers are drawn independently of each other.",
+        "Different layers use independent projections.",
     )
     KNOWN_PROJECTION = (
         "known-projection",  # C4
@@ -159,8 +160,8 @@ class Requirement(RequirementText):
     )
     SECRET_MATRIX = (
         "secret-matrix",
-        "The random matrix is never released. Nothing that was computed from the matrix is released, except the output "
-        "of the mechanism.",
+        "The random matrix stays secret. Nothing that was computed from the matrix is released, except the output of "
+        "the mechanism.",
     )
     SECRET_SKETCH = (
         "secret-sketch",
@@ -169,12 +170,12 @@ class Requirement(RequirementText):
     )
     SKETCHED_VECTOR = (
         "sketched-vector",  # C14: what is computed with the matrix again, such as A^T times the sketch, is not covered
-        "Each sketch is of one vector: the query matrix Q has one row. The program releases the sketch itself and "
-        "does not multiply it by the transposed secret matrix.",
+        "Each sketch is of one vector, so the query matrix has one row. The program releases the sketch, and does not "
+        "multiply it by the transposed sketching matrix.",
     )
     QUERY_INDEPENDENT_OF_SKETCH = (
         "query-independent-of-sketch",
-        "The query matrix Q, from which the sketch is computed, does not depend on the sketching matrix.",
+        "The query matrix, which is sketched, does not depend on the sketching matrix.",
     )
 
     # schedules and ledgers
@@ -195,13 +196,13 @@ class Requirement(RequirementText):
     )
     ONLY_THIS_RUN = (
         "only-this-run",
-        "Epsilon counts only this run, because there is no ledger. Any other training, hyperparameter search or query "
-        "on the same records adds to epsilon.",
+        "Epsilon counts this run only. Any other training, hyperparameter search or query on the same records adds to "
+        "epsilon.",
     )
     ONLY_THIS_LEDGER = (
         "only-this-ledger",
-        "Epsilon counts only the releases in one ledger. Any other training, hyperparameter search or query on the "
-        "same records adds to epsilon.",
+        "Epsilon counts only the releases in one ledger file. Any other training, hyperparameter search or query on "
+        "the same records adds to epsilon.",
     )
 
     # selection of the best run (C34)
@@ -218,12 +219,12 @@ class Requirement(RequirementText):
     PRIVATE_SCORE = (
         "private-score",
         "The score of a run is computed from its private output and public data only. A score on private data is "
-        "another release, and must be accounted as part of the run.",
+        "another release, which must be accounted as part of the run.",
     )
     RANDOM_CANDIDATES = (
         "random-candidates",
-        "Each run has fresh randomness and draws its hyperparameters at random from the same candidates. Every "
-        "candidate has the accounted noise, sampling rate and number of steps, or a smaller privacy loss.",
+        "Each run has fresh randomness and draws its hyperparameters at random from the same list. Every entry of the "
+        "list has the noise multiplier, sampling rate and number of steps of the query, or a smaller privacy loss.",
     )
 
     # accounting by dp-accounting
@@ -234,12 +235,12 @@ class Requirement(RequirementText):
     )
     EVENT_MATCHES_PROGRAM = (
         "event-matches-program",
-        "The program did exactly what the dp-accounting event describes.",
+        "The program does exactly what the dp-accounting event describes.",
     )
     NOISE_OVER_CLIP = (
         "noise-over-clip",
         "In dp-accounting events, a noise multiplier is the standard deviation of the noise divided by the clipping "
-        "norm. Under replace, the sensitivity is twice this norm.",
+        "norm. Under replace, the sensitivity is twice the clipping norm.",
     )
 
 

@@ -14,12 +14,12 @@ class _ProbeRequirement(RequirementText):
 
     FRESH_PROBES = (
         "fresh-probes",
-        "Probes are the random vectors from which gradient norms are estimated. New probes are drawn for each release, "
-        "independently of the data, the model, earlier releases and all other random numbers of the program.",
+        "Probes are the random vectors from which gradient norms are estimated. Each release uses new probes that are "
+        "independent of the data, earlier releases and all other random numbers.",
     )
     FULL_GRADIENT_NORM = (
         "full-gradient-norm",
-        "The estimated norm is the norm of the record's whole gradient, over all parameters that are released.",
+        "The estimated norm is the norm of the record's whole gradient, over all released parameters.",
     )
     SECRET_PROBE_SEED = (
         "secret-probe-seed",

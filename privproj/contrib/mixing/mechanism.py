@@ -14,19 +14,19 @@ class _MixingRequirement(RequirementText):
 
     CLIPPED_ROWS = (
         "clipped-rows",
-        "Every record is one row of the matrix X. The norm of each row is clipped to B before anything is computed "
-        "from X.",
+        "Every record is one row of the data matrix X. Each row is clipped to the norm B before anything else is "
+        "computed from it.",
     )
     NOISE_BY_EIGENVALUE = (
         "noise-by-eigenvalue",
-        "The noise of the sketch has variance max(0, G B^2 - l). G is --gamma, B is the clipping norm, and l is the "
-        "released value: the least eigenvalue of X^T X plus noise of standard deviation Z B^2. Z is --eigen-noise, and "
-        "the rows of X are the records.",
+        "The program first releases l, the least eigenvalue of X^T X plus Gaussian noise of standard deviation Z B^2. "
+        "The noise of the sketch then has variance max(0, G B^2 - l). The rows of X are the records, B is the "
+        "clipping norm, G is --gamma, and Z is --eigen-noise.",
     )
     SECRET_STAGES = (
         "secret-stages",
-        "The sketching matrix and both noises are secret, freshly sampled for each release, and used once. Apart from "
-        "the noisy eigenvalue and the sketch, nothing that was computed from them is released.",
+        "The sketching matrix, the noise of the eigenvalue and the noise of the sketch are secret, freshly sampled "
+        "for each release, and used once. Only the noisy eigenvalue and the sketch are released.",
     )
 
 
