@@ -32,10 +32,10 @@ MODULES = {
     "privproj.integrations.opacus": "an accountant for Opacus (extra `torch`)",
     "privproj.integrations.peft": "layers of a PEFT adapter (extra `peft`)",
     "privproj.integrations.transformers": "a private Trainer of transformers (extras `torch` and `peft`)",
-    "privproj.mechanisms.wishart.alignment": "the alignment that the Wishart mechanism assumes (no guarantee)",
+    "privproj.mechanisms.wishart.alignment": "the alignment that the Wishart mechanism assumes (no privacy guarantee)",
     "privproj.mechanisms.sketch.lora_noise": "moments of LoRA's noise (no guarantee)",
-    "privproj.contrib.jl_clip": "random clipping (DP-SGD-JL)",
-    "privproj.contrib.mixing": "Gaussian mixing in two stages",
+    "privproj.contrib.jl_clip": "the mechanism jl-clip: clipping by estimated norms (DP-SGD-JL)",
+    "privproj.contrib.mixing": "the mechanism mixing: a sketch of records with added noise",
 }
 """The public modules with their contents. The public names of a module are those in its ``__all__``."""
 FOR_USERS = {"Phase": {"as_dict"}, "Composition": {"as_dict", "done", "done_phases", "epsilon", "delta", "scaled",
@@ -68,9 +68,8 @@ def _index() -> str:
     """Return the list of modules."""
     rows = "\n".join(f'| <a id="{name}"></a>`{name}` | {what} |' for name, what in MODULES.items())
     head = (
-        "One page per public module, with the signature and the docstring of every public name. `mkdocs serve` and "
-        "`python docs/build.py` write the pages. The tests run the examples. `help(privproj.epsilon)` prints the same "
-        "text."
+        "Each public module has a page with the signature and the docstring of every public name. `python "
+        "docs/build.py` writes the pages. In Python, `help(privproj.epsilon)` prints the same text."
     )
     return f"{HEADER}\n# Python API\n\n{head}\n\n| module | contents |\n| --- | --- |\n{rows}\n"
 

@@ -30,9 +30,9 @@ OBVIOUS = (
 
 EXPLAIN = """# Output and exit codes
 
-This page states what the exit codes and the labels of the output mean. `privproj explain NAME` prints one entry. The
-command also explains [requirements](requirements.md), [mechanisms](how-to-choose.md#1-mechanism), [published
-methods](published-methods.md), [bounds](bounds/README.md) and the text of a warning."""
+This page explains the exit codes and the labels of the output. `privproj explain NAME` prints one entry. The command
+also explains [requirements](requirements.md), [mechanisms](how-to-choose.md#1-mechanism), [published
+methods](published-methods.md), [bounds](bounds/README.md) and warnings."""
 GLOSSARY = """# Glossary
 
 This page defines the terms that privproj introduces, or uses in a narrow sense. Each link leads to the full entry.
