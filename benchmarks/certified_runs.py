@@ -212,9 +212,9 @@ TEXT = """
 
 {loose_floats} of the floating-point epsilons are more than {loose_percent:g} % above the certified epsilon.
 
-All floating-point results in the table are safe. An epsilon counts as safe if the certified lower bound on delta at this
-epsilon is at most the target delta. A lower bound on epsilon counts as safe if the certified upper bound on delta there
-is at least the target delta, within a relative 1e-12.
+All floating-point results in the table are safe. An epsilon counts as safe if the certified lower bound on delta at
+this epsilon is at most the target delta. A lower bound on epsilon counts as safe if the certified upper bound on delta
+there is at least the target delta, within a relative 1e-12.
 
 The other runs were not compared, for these reasons:
 

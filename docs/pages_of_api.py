@@ -1,11 +1,8 @@
 """Write the pages of ``docs/api`` from docstrings.
 
 There is one page per public module. A page is plain Markdown. Each public name has a heading, a signature, a list of
-text and an example. griffe reads the docstrings; a package is imported only if its source does not list its public
+arguments and an example. griffe reads the docstrings; a package is imported only if its source does not list its public
 names.
-
-A page is plain Markdown. Each public name has a heading, a signature, a list of arguments and an example. A package is
-imported only if its public names are not listed in its source.
 """
 
 import ast
@@ -25,7 +22,7 @@ MODULES = {
     "privproj.errors": "exceptions",
     "privproj.run": "training runs: steps, sampling and neighboring relation",
     "privproj.schedule": "runs of several phases",
-    "privproj.io": "certificates and ledgers",
+    "privproj.io": "ledgers of training runs",
     "privproj.training": "the torch adapter (extra `torch`)",
     "privproj.contrib.audit": "attacks that can refute a claimed epsilon",
     "privproj.integrations.dp_accounting": "events and accountants for dp-accounting",
@@ -172,7 +169,8 @@ def _sections(member: Documented) -> str:
 
 def _parsed(text: str, member: Documented) -> list[griffe.DocstringSection]:
     """Return the sections of a part of a docstring."""
-    return griffe.Docstring(text.strip("\n"), parent=member).parse(
+    # griffe removes the common indent of all lines except the first one, so an empty line comes first.
+    return griffe.Docstring("\n" + text.strip("\n"), parent=member).parse(
         "google", warn_unknown_params=False, warn_missing_types=False
     )
 

@@ -25,7 +25,7 @@ ONLY_PRINTED = ("term", "warning", "mechanism", "quantity")
 OBVIOUS = (
     "meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch", "ok",
     "AUC", "not_converged", "precision_limit", "plain Gaussian", "published", "confidence", "composer", "mpmath",
-    "certified", "fixed plan", "batches",
+    "certified", "fixed plan", "batches", "run", "steps", "neighbors", "not a guarantee", "sampling",
 )  # fmt: skip
 
 EXPLAIN = """# Output and exit codes
