@@ -164,14 +164,15 @@ TEXT = """\
 
 # Results against ball arithmetic
 
-This page compares floating-point results of privproj with [certificates](certificates.md). A certificate is an interval
-that contains the exact delta of a bound. **All {settings} results for one release are safe**: the delta of each result
-is above the interval. The results for the training runs below are safe too.
+privproj computes in floating-point arithmetic. This page compares random results with [certificates](certificates.md).
+At the epsilon of a result, the certificate gives an interval that contains the exact delta of the bound. A result is
+safe if its delta is above this interval. **All {settings} results for one release are safe**, and so are all
+results for training runs.
 
 ## One release
 
-Each result is for a query of epsilon, delta or the noise multiplier, with random parameters. Dimensions are up to 1e6,
-and deltas are from 0.9 to below 1e-1000. The margin is the relative distance of the delta to the interval.
+Each result answers an epsilon or delta query with random parameters. Dimensions are up to 1e6, and deltas are from 0.9
+to below 1e-1000. The margin is (delta of the result)/(certified delta) - 1.
 
 {table}
 

@@ -123,7 +123,7 @@ def _compare(data, power, long):
     delta, requested = 10.0**power, from_data(data)
     check_provable(requested.phases)
     if not is_run(requested.phases):
-        return {"outcome": "skipped: one release on the whole dataset, or several with a closed form"}
+        return {"outcome": "skipped: one release on the whole dataset, or releases that compose in closed form"}
     if not long:
         releases = [release for phase in requested.phases for release in releases_of(*phase.profile())]
         grid = propose_grid(releases, math.log(delta))
@@ -200,19 +200,21 @@ def table(rows):
 
 
 TEXT = """
-privproj composed {drawn} random training runs in floating point, and certified them in ball arithmetic
-([C29](proofs.md#c29)). The runs have one to three phases, up to 1e5 steps, sampling rates from 1e-4 to 1, every
-neighboring relation, and deltas from 1e-3 to 1e-30. The table compares the epsilons of {compared} of these runs.
+{drawn} random training runs were drawn. The runs have one to three phases, up to 1e5 steps, sampling rates from 1e-4 to
+1, every neighboring relation, and deltas from 1e-3 to 1e-30. For {compared} of them, the table compares the epsilon of
+`privproj epsilon` (floating-point arithmetic) with the epsilon of `privproj certify` ([C29](proofs.md#c29)):
 
-{loose_floats} of the floating-point epsilons are more than {loose_percent:g} % above the certified epsilon. In the
-table, the gap is (certified epsilon)/(floating-point epsilon) - 1. A negative gap means that the certified epsilon is
-smaller. The time is the CPU time of the certificate. Runs of several mechanisms are in the row *several*.
+* The gap is (certified epsilon)/(floating-point epsilon) - 1. It is negative if the certified epsilon is smaller.
+* The time is the CPU time of the certificate.
+* The row *several* has the runs with several mechanisms.
 
 {table}
 
-A floating-point epsilon is safe if the certified lower bound on delta at this epsilon is at most the target delta. A
-floating-point lower bound on epsilon is safe if the certified upper bound on delta at this lower bound is at least the
-target delta, within a relative 1e-12. All floating-point epsilons and lower bounds in the table are safe.
+{loose_floats} of the floating-point epsilons are more than {loose_percent:g} % above the certified epsilon.
+
+All floating-point results in the table are safe. An epsilon counts as safe if the certified lower bound on delta at
+this epsilon is at most the target delta. A lower bound on epsilon counts as safe if the certified upper bound on delta
+there is at least the target delta, within a relative 1e-12.
 
 The other runs were not compared, for these reasons:
 

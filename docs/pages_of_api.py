@@ -1,11 +1,8 @@
 """Write the pages of ``docs/api`` from docstrings.
 
 There is one page per public module. A page is plain Markdown. Each public name has a heading, a signature, a list of
-text and an example. griffe reads the docstrings; a package is imported only if its source does not list its public
+arguments and an example. griffe reads the docstrings; a package is imported only if its source does not list its public
 names.
-
-A page is plain Markdown. Each public name has a heading, a signature, a list of arguments and an example. A package is
-imported only if its public names are not listed in its source.
 """
 
 import ast
@@ -25,17 +22,17 @@ MODULES = {
     "privproj.errors": "exceptions",
     "privproj.run": "training runs: steps, sampling and neighboring relation",
     "privproj.schedule": "runs of several phases",
-    "privproj.io": "certificates and ledgers",
+    "privproj.io": "ledgers of training runs",
     "privproj.training": "the torch adapter (extra `torch`)",
     "privproj.contrib.audit": "attacks that can refute a claimed epsilon",
     "privproj.integrations.dp_accounting": "events and accountants for dp-accounting",
     "privproj.integrations.opacus": "an accountant for Opacus (extra `torch`)",
     "privproj.integrations.peft": "layers of a PEFT adapter (extra `peft`)",
     "privproj.integrations.transformers": "a private Trainer of transformers (extras `torch` and `peft`)",
-    "privproj.mechanisms.wishart.alignment": "the alignment that the Wishart mechanism assumes (no guarantee)",
+    "privproj.mechanisms.wishart.alignment": "the alignment that the Wishart mechanism assumes (no privacy guarantee)",
     "privproj.mechanisms.sketch.lora_noise": "moments of LoRA's noise (no guarantee)",
-    "privproj.contrib.jl_clip": "random clipping (DP-SGD-JL)",
-    "privproj.contrib.mixing": "Gaussian mixing in two stages",
+    "privproj.contrib.jl_clip": "the mechanism jl-clip: clipping by estimated norms (DP-SGD-JL)",
+    "privproj.contrib.mixing": "the mechanism mixing: a sketch of records with added noise",
 }
 """The public modules with their contents. The public names of a module are those in its ``__all__``."""
 FOR_USERS = {"Phase": {"as_dict"}, "Composition": {"as_dict", "done", "done_phases", "epsilon", "delta", "scaled",
@@ -68,9 +65,8 @@ def _index() -> str:
     """Return the list of modules."""
     rows = "\n".join(f'| <a id="{name}"></a>`{name}` | {what} |' for name, what in MODULES.items())
     head = (
-        "One page per public module, with the signature and the docstring of every public name. `mkdocs serve` and "
-        "`python docs/build.py` write the pages. The tests run the examples. `help(privproj.epsilon)` prints the same "
-        "text."
+        "Each public module has a page with the signature and the docstring of every public name. `python "
+        "docs/build.py` writes the pages. In Python, `help(privproj.epsilon)` prints the same text."
     )
     return f"{HEADER}\n# Python API\n\n{head}\n\n| module | contents |\n| --- | --- |\n{rows}\n"
 
@@ -173,7 +169,8 @@ def _sections(member: Documented) -> str:
 
 def _parsed(text: str, member: Documented) -> list[griffe.DocstringSection]:
     """Return the sections of a part of a docstring."""
-    return griffe.Docstring(text.strip("\n"), parent=member).parse(
+    # griffe removes the common indent of all lines except the first one, so an empty line comes first.
+    return griffe.Docstring("\n" + text.strip("\n"), parent=member).parse(
         "google", warn_unknown_params=False, warn_missing_types=False
     )
 

@@ -40,29 +40,30 @@ MEANING = {
 COMPOSES = {
     "closed": "The privacy profile of several releases with fresh randomness has a closed form.",
     "PrivacyProfile": "privproj composes a privacy loss distribution that dominates the release. The result includes "
-    "all numerical errors ([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
+    "bounds on all numerical errors ([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
     "TailLevelsCurve": "The privacy loss of one release is the sum of two independent losses. privproj composes them "
     "like two releases, by privacy loss distributions ([C13](../proofs.md#c13)).",
     "RenyiCurve": "Renyi divergences of the same order add. The sum is converted to epsilon at the best order.",
-    "BestCurve": "The divergences of each of the two Renyi curves add. The smaller epsilon is reported.",
+    "BestCurve": "Each of the two Renyi curves is composed on its own. privproj reports the smaller epsilon.",
     "ConcentratedCurve": "The values of rho add, and the conversion to epsilon has a closed form.",
-    "ComposedRule": "The bound gives one pair (epsilon, delta) at a time. The smaller result of basic and advanced "
-    "composition is reported, with optimized slack in advanced composition.",
-    "GoodEventCurve": "In each release, a failure has the stated probability, which is added to delta. Without a "
-    "failure, the run is a Gaussian run, which is composed in closed form or by privacy loss distributions.",
+    "ComposedRule": "The bound gives one pair (epsilon, delta) at a time. privproj reports the smaller result of basic "
+    "composition and of advanced composition with optimized slack.",
+    "GoodEventCurve": "The failure probability in the theorem is added to delta. Without a failure, the run is a "
+    "Gaussian run, which privproj composes in closed form or by privacy loss distributions.",
     "single": "The bound covers one release only.",
     "nothing": "There is no formula to compose.",
 }
 CERTIFIED = {
-    None: "`privproj certify` does not support this bound.",
-    False: "`privproj certify` encloses the value of one release on the whole dataset in ball arithmetic "
-    "([C21](../proofs.md#c21)).",
-    True: "`privproj certify` encloses the value of any number of releases on the whole dataset in ball arithmetic "
-    "([C21](../proofs.md#c21)).",
+    False: "`privproj certify` does not support this bound.",
+    True: "`privproj certify` [supports](../certificates.md#what-can-be-certified) this bound.",
 }
 
 
-ABOUT_ASSUMPTIONS = "The numbers are examples. The output states the assumptions of your query with their numbers."
+ABOUT_ASSUMPTIONS = "The numbers are examples. The output states the numbers of your query."
+EITHER_GAMMA = (
+    "With `--gamma`, the assumptions `eigenvalue-floor`, `sensitivity` and `frobenius-norm` do not apply. Without "
+    "`--gamma`, they apply instead of the eigenvalue ratio."
+)
 ABOUT_REQUIREMENTS = (
     "A run with sampling or several steps has further requirements. `privproj epsilon -v` prints all of them."
 )
@@ -129,14 +130,23 @@ def assumption_line(assumption: Assumption) -> str:
 
 
 def assumption_lines(bound: Bound) -> list[str]:
-    """Return every assumption on the data of any variant once."""
-    return list(dict.fromkeys(line for mechanism in variants(bound) for line in assumptions_at(bound, mechanism)))
+    """Return one line for each kind of assumption on the data.
+
+    The numbers of a line are those of the example if it has this assumption.
+    """
+    lines = [line for mechanism in variants(bound) for line in assumptions_at(bound, mechanism)]
+    shown = " ".join(output(bound.example).split())
+    kinds = dict.fromkeys(line.partition(": ")[0] for line in lines)
+    lines.sort(key=lambda line: line.partition(": ")[2].rstrip(".") not in shown)
+    return [next(line for line in lines if line.startswith(f"{kind}:")) for kind in kinds]
 
 
 def assumptions(bound: Bound) -> str:
     """Return the assumptions on the data as Markdown."""
     lines = assumption_lines(bound)
-    stated = f"{bullets(lines)}\n\n{ABOUT_ASSUMPTIONS}" if lines else "None."
+    before = "None, except with `--change-rank`:\n\n" if bound.status is Status.PROVED else ""
+    either = f" {EITHER_GAMMA}" if any(line.startswith("`eigenvalue-ratio") for line in lines) else ""
+    stated = f"{before}{bullets(lines)}\n\n{ABOUT_ASSUMPTIONS}{either}" if lines else "None."
     if bound.of_group is None:
         return stated
     return f"{stated} With `--group-size K`, one user contributes at most K records, each clipped separately."
@@ -219,7 +229,7 @@ def status(bound: Bound) -> str:
     if bound.status not in GUARANTEES:
         return f"{meaning}\n\nReason: {bound.reason}."
     if bound.status is Status.PROVED and assumption_lines(bound):
-        return f"{meaning} If an option states an assumption, privproj reports the bound as conditional."
+        return f"{meaning} With `--change-rank`, privproj reports the bound as conditional."
     return meaning
 
 
@@ -243,14 +253,13 @@ def release(bound: Bound) -> str:
 def projection(bound: Bound) -> str:
     """Return notes on fixed projections and on the option ``--split``."""
     reuse = "One projection may be used for all releases." if "fixed-projection" in bound.supports else ""
-    split = "`--split` divides delta between two events." if "split" in bound.supports else ""
+    split = "`--split` sets how delta is divided between two events." if "split" in bound.supports else ""
     return " ".join(filter(None, (reuse, split)))
 
 
 def composition(bound: Bound) -> str:
     """Return relations, composition, subsampling and certificates."""
     default = bound.default_relation or "add-remove"
-    entry = ball_entry(bound)
     return bullets(
         filter(
             None,
@@ -259,7 +268,7 @@ def composition(bound: Bound) -> str:
                 f"Composition: {COMPOSES[kind(bound)]}",
                 subsampling(bound),
                 projection(bound),
-                "Certificate: " + CERTIFIED[None if entry is None else entry.runs],
+                f"Certificate: {CERTIFIED[ball_entry(bound) is not None]}",
             ),
         )
     )

@@ -25,14 +25,14 @@ ONLY_PRINTED = ("term", "warning", "mechanism", "quantity")
 OBVIOUS = (
     "meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch", "ok",
     "AUC", "not_converged", "precision_limit", "plain Gaussian", "published", "confidence", "composer", "mpmath",
-    "certified", "fixed plan", "batches",
+    "certified", "fixed plan", "batches", "run", "steps", "neighbors", "not a guarantee", "sampling",
 )  # fmt: skip
 
 EXPLAIN = """# Output and exit codes
 
-This page states what the exit codes and the labels of the output mean. `privproj explain NAME` prints one entry. The
-command also explains [requirements](requirements.md), [mechanisms](how-to-choose.md#1-mechanism), [published
-methods](published-methods.md), [bounds](bounds/README.md) and the text of a warning."""
+This page explains the exit codes and the labels of the output. `privproj explain NAME` prints one entry. The command
+also explains [requirements](requirements.md), [mechanisms](how-to-choose.md#1-mechanism), [published
+methods](published-methods.md), [bounds](bounds/README.md) and warnings."""
 GLOSSARY = """# Glossary
 
 This page defines the terms that privproj introduces, or uses in a narrow sense. Each link leads to the full entry.

@@ -51,26 +51,27 @@ def gdp_mu(
 ) -> Result:
     """Return a ``mu``, rounded up, such that the run is ``mu``-GDP up to a slack.
 
-    Let ``G_mu(eps)`` be the privacy profile of two Gaussians at distance ``mu``, and ``G_mu(a)`` their trade-off
-    function. Let ``f(a)`` be the smallest false negative rate of any attack at the false positive rate ``a``. With the
-    slack ``delta``, for every epsilon and every ``a``
+    Let ``D_mu(eps)`` be the privacy profile of two unit Gaussians at distance ``mu``, and ``G_mu(a)`` their trade-off
+    function. Let ``H(eps)`` be the privacy profile of the run, and ``f(a)`` its trade-off function: the smallest false
+    negative rate of any attack at the false positive rate ``a``. With the slack ``s``, for every ``eps`` and ``a``
 
-        delta(eps) <= max(G_mu(eps), delta),    f(a) >= G_mu(a) - delta,
+        H(eps) <= max(D_mu(eps), s),    f(a) >= G_mu(a) - s,
 
     and ``f(a) >= G_mu(a)`` if ``a`` and ``G_mu(a)`` are at least the rate ``exact_from`` (C30). Without a slack, the
     tails of sampled or projected runs at very small deltas would make ``mu`` much larger.
 
     Args:
         mechanism: The mechanism with its noise multiplier; or a schedule, which has its own bounds and runs.
-        delta: The slack, below 1. It may be 0 if the run is exactly Gaussian, or if its delta is 0 above some epsilon.
+        delta: The slack ``s``, below 1. It may be 0 if the run is exactly Gaussian, or if ``H(eps)`` is 0 above some
+            epsilon.
         bound: The name of a bound of the mechanism; None takes its default.
         **run: The run (:class:`privproj.run.RunOptions`).
 
     Returns:
-        A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. Its numerics have ``exact_from`` and the
-        ``regret``. The regret bounds how loose ``mu`` is. For any prior, the success probabilities of the best attacks
-        against ``G_mu`` and against the curve differ by at most the regret. ``value`` is ``inf`` (outcome vacuous) if
-        no ``mu`` was found.
+        A result whose ``value`` is ``mu``, and whose ``delta`` is the slack. ``value`` is ``inf`` (outcome vacuous) if
+        no ``mu`` was found. The numerics have ``exact_from`` and the ``regret``, which bounds how loose ``mu`` is: for
+        any prior, the success probabilities of the best attacks against ``G_mu`` and against the run differ by at most
+        the regret.
 
     Raises:
         InvalidParameterError: A value is out of range.

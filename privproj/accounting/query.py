@@ -561,7 +561,7 @@ def epsilon(
         mechanism: The mechanism with its noise multiplier, its rank and its assumptions on the data.
         delta: The delta of the guarantee, above 0 and below 1; give either this or ``log10_delta``.
         log10_delta: The decimal logarithm of delta, from -1e6 to below 0, for deltas below the range of doubles.
-        bound: The name of a bound of the mechanism; by default the first bound in the registry.
+        bound: The name of a bound of the mechanism; None takes its default.
         **run: The run, as :class:`privproj.run.RunOptions` lists it; by default one release on the whole dataset.
 
     Returns:
@@ -625,7 +625,7 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
     Args:
         mechanism: The mechanism with its noise multiplier, its rank and its assumptions on the data.
         epsilon: The epsilon of the guarantee, from 0 to 1e9.
-        bound: The name of a bound of the mechanism; by default the first bound in the registry.
+        bound: The name of a bound of the mechanism; None takes its default.
         **run: The run, as :class:`privproj.run.RunOptions` lists it; by default one release on the whole dataset.
 
     Returns:

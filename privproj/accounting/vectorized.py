@@ -142,7 +142,7 @@ def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
         **arguments: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9; the parameters of the mechanism; and
             the options of the run, as :class:`privproj.run.RunOptions` lists them. Each is one value for all rows, or a
             list or array. Lists and arrays are broadcast as in NumPy. ``bound`` is the name of a bound of the
-            mechanism, by default the first bound in the registry. ``threads`` is the number of threads for large
+            mechanism, by default its default bound. ``threads`` is the number of threads for large
             inputs, by default 1.
 
     Returns:

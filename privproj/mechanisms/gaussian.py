@@ -183,7 +183,7 @@ def _zcdp_of(mechanism: Gaussian) -> ConcentratedCurve:
 ZCDP = Bound(
     name="zcdp",
     mechanism=Gaussian,
-    summary="zCDP with its closed-form conversion to epsilon",
+    summary="the zCDP parameter, with its closed-form conversion to epsilon",
     formula="rho = mu^2/2, eps = rho + 2 sqrt(rho ln(1/delta)), mu = 1/z",
     source="Bun, Steinke 2016, Propositions 1.3 and 1.6",
     representation=_zcdp_of,

@@ -38,7 +38,7 @@ def _radius(mechanism: M1, log_bad: float) -> float:
 OPERATOR_NORM = Bound(
     name="operator-norm",
     mechanism=M1,
-    summary="Gaussian mechanism with a high-probability bound on the norm of the projection; rarely the smallest",
+    summary="Gaussian mechanism with a high-probability bound on the norm of the projection; rarely the smallest bound",
     formula="delta = T d0 + delta of the Gaussian run at mu (sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r; d0 once for a "
     "fixed projection",
     source="privproj: arXiv 2601.21719, Equation 5, with the exact Gaussian profile",

@@ -120,7 +120,7 @@ def read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...
 class M2(ClippedSum):
     """The mechanism that adds noise, then projects.
 
-    The release is ``M (V + E)`` with ``M = Z Z^T``, and ``Z`` is resampled for each release. The columns of ``Z`` are a
+    The release is ``P (V + E)`` with ``P = Z Z^T``, and ``Z`` is resampled for each release. The columns of ``Z`` are a
     random orthonormal basis of a subspace of dimension ``rank``. ``V`` is the sum of clipped gradients, and ``E`` is
     Gaussian noise. The whole gradients are clipped, before they are projected. For LoRA with clipped gradients of its
     factors, use :class:`Gaussian` instead. Give either ``dim`` and ``rank``, or ``layers``.
@@ -246,7 +246,7 @@ class M2(ClippedSum):
         return []
 
     def lift(self) -> Lift:
-        """Return the noise and projection error of the update ``(d/r) M (V + E)`` (C38).
+        """Return the noise and projection error of the update ``(d/r) P (V + E)`` (C38).
 
         Returns:
             The noise ratio is the root mean square over the layers, weighted by their sizes. The projection factor is

@@ -167,7 +167,7 @@ def log_shares(odds: float) -> tuple[float, float]:
 
 QUANTILE = Bound(
     name="quantile",
-    summary="published bound for unit vectors",
+    summary="published bound for unit vectors, by quantiles of two random variables",
     formula="eps = |d+1-r|/2 |ln a| + (w/2)(1/a - 1), a = rho - sqrt(1-rho^2) t/sqrt(r) > 0, t and w quantiles of T_r "
     "and chi2_(r+d-1) that leave out delta_T and delta_W",
     source="arXiv 2601.21719, Theorem 1",
