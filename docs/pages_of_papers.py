@@ -29,7 +29,7 @@ verdict on each item. `privproj papers 2601.21719` also prints the command that 
 
 *Value* is the result of the item's formula or attack for example parameters. *Other bound* is the result of another
 bound of privproj for the same release, with the name of this bound. Numbers are rounded epsilons, unless the cell names
-another quantity. `-` means that there is no value."""
+another quantity. `-` means none."""
 
 
 def paper_pages() -> dict[Path, str]:
