@@ -19,27 +19,26 @@ PAGE = """\
 1000 steps and {long_run} for 1e9 steps. The command `privproj epsilon` takes {command} for one Gaussian release and
 {command_run} for DP-SGD, including the start of Python.
 
-**Other tools for DP-SGD.** The PLD accountant of dp-accounting has about the same error as privproj, and takes {pld}
-times as long as privproj. prv-accountant takes {prv} times as long, and its epsilon is {prv_error} too large. The RDP
-accountants of dp-accounting and Opacus give an epsilon that is {rdp_error} too large.
+**DP-SGD by other tools.** The PLD accountant of dp-accounting is about as accurate as privproj, and takes {pld}
+times as long. prv-accountant takes {prv} times as long as privproj, and its epsilon is {prv_error} too large. The
+epsilon of the RDP accountants of dp-accounting and Opacus is {rdp_error} too large.
 
-**Other tools for one Gaussian release.** A few lines of scipy are faster than privproj and have a smaller error, but
-their epsilon can be too small. The epsilon of privproj is never too small.
+**One Gaussian release by scipy.** A few lines of scipy are faster and have a smaller error than privproj, but their
+epsilon can be too small. The epsilon of privproj is never too small.
 
-**Bounds.** In each setting below, the default bound of the mechanism has the smallest epsilon of all bounds that hold
-under the same assumptions ([tightness](#tightness-of-the-bounds)).
+**Bounds.** In each run below, the default bound of a mechanism has the smallest epsilon of all bounds with the same
+assumptions ([tightness](#tightness-of-the-bounds)).
 
 ## Time and memory of a query
 
-The table shows the median CPU time of several calls, with one thread on a machine with {cores} cores. The parameters
-differ between calls, so that no result is cached. For a Python function, the memory is the additional memory of the
-call. For a command, it is the memory of the process.{load}
+The table shows the median CPU time of several calls with different parameters, with one thread on a machine with
+{cores} cores. Memory is the additional memory of the call for a Python function, and the memory of the process for a
+command.{load}
 
 {speed}
 
-The CPU time grows linearly with the number of phases, the number of array rows, and the number of layers with separate
-clipping norms. The CPU time hardly depends on the number of steps, or on the number of layers with a joint clipping
-norm.
+CPU time grows linearly with the number of phases, of array rows, and of layers with separate clipping norms. CPU time
+hardly depends on the number of steps, or of layers with a joint clipping norm.
 
 `privproj sweep` computes {sweep_rows:,} values of delta for M2 in {sweep_cpu:.1f} s of CPU time with
 {sweep_mib:.0f} MiB of memory.
@@ -47,33 +46,39 @@ norm.
 ## Other tools
 
 In the tables of this page, z is the noise multiplier, q the sampling rate, T the number of steps, d the dimension and
-r the rank. Each cell shows the CPU time of the fastest of several calls in ms, and in parentheses the relative error
-of epsilon or sigma. A positive error is on the safe side. A dash means that the tool has no function for the query.
-"{fails}" means an error, more than {timeout} s or more than 8 GiB.{quick}
+r the rank. Delta is 1e-5 in this section. `-` means that the tool has no function for the query. "{fails}" means an
+error, more than {timeout} s or more than 8 GiB.{quick}
 
-{peers}
+This table shows the CPU time in ms of the fastest of several calls:
 
-For DP-SGD, the error is relative to the middle of the narrowest interval that privproj proves. The column *reference*
-shows half the relative width of this interval. Ignore differences between tools that are smaller than *reference*. In
-the other rows, the error is relative to a value from mpmath. The PLD accountants use a grid of 1e-4. prv-accountant
-uses a tolerance of 0.01 in epsilon. For these DP-SGD runs, a call of privproj uses at most {mib} MiB of memory, a call
-of dp-accounting PLD up to {pld_mib} MiB, and a call of prv-accountant up to {prv_mib} MiB.
+{peer_times}
+
+This table shows the relative error of epsilon or sigma. Epsilon or sigma is too large if the error is positive:
+
+{peer_errors}
+
+For DP-SGD, *reference* is the uncertainty of the exact value. Ignore differences between tools that are smaller. The
+exact value is taken as the middle of the narrowest interval that privproj proves. For Gaussian and M2, the exact value
+is from mpmath.
+
+The PLD accountants use a grid of 1e-4, and prv-accountant a tolerance of 0.01 in epsilon. For a DP-SGD run, privproj
+uses at most {mib} MiB of memory, dp-accounting PLD up to {pld_mib} MiB, and prv-accountant up to {prv_mib} MiB.
 
 Versions: {versions}.
 
 ## Large epsilons
 
-The queries are for DP-SGD with little noise: sampling rate 0.01, 1000 steps, delta 1e-6. The number in parentheses is
-the CPU time. "fails" means an error, more than {large_limit} s of CPU time or more than 8 GiB.{large_load} For
-epsilon 1000, the RDP accountants need {more_noise} more noise than privproj.
+The queries are for DP-SGD with little noise: q 0.01, T 1000, delta 1e-6. The first query computes epsilon at z 0.05.
+The second query computes the noise multiplier for epsilon 1000, for which the RDP accountants need {more_noise} more
+noise than privproj. The number in parentheses is the CPU time.{large_load}
 
 {large}
 
 ## Tightness of the bounds
 
-The second column shows the smallest epsilon of all bounds of the mechanism at delta 1e-5. The third column shows the
-epsilon of each bound, divided by this smallest epsilon. A star marks a bound that needs an assumption on the data:
-compare it only with bounds under the same assumption. [Notation](notation.md#projections) defines gamma.
+*Smallest epsilon* is the smallest of the epsilons of all bounds of the mechanism, at delta 1e-5. *Ratio* is the epsilon
+of a bound, divided by the smallest epsilon. A star marks a bound that needs an assumption on the data. Compare it only
+with bounds under the same assumption. [Notation](notation.md#projections) defines gamma.
 
 {tight}
 
@@ -81,25 +86,26 @@ compare it only with bounds under the same assumption. [Notation](notation.md#pr
 
 ## Balls-in-bins
 
-For the sampling scheme [balls-in-bins](explain.md#balls-in-bins), privproj computes a lower and an upper bound on
-epsilon. The interval between them is 3 to 79 times narrower than the interval of PLD_accounting 2.0. privproj takes
-0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 %
-larger than the upper bound of privproj. The last column is the epsilon of Poisson sampling at rate 1/t, computed by
-dp-accounting 0.6.0.
+For [balls-in-bins](explain.md#balls-in-bins) sampling, privproj and PLD_accounting 2.0 compute a lower and an upper
+bound on epsilon. The interval of privproj is 3 to 79 times narrower. privproj takes 0.1 s to 0.2 s, and PLD_accounting
+takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 % larger than the upper bound of privproj.
 
-| Gaussian run with t batches per epoch | privproj | PLD_accounting | random_allocation | dp-accounting, Poisson |
+The table shows epsilon for Gaussian runs with t batches per epoch. The last column is the epsilon of Poisson sampling
+at rate 1/t, computed by dp-accounting 0.6.0.
+
+| run | privproj | PLD_accounting | random_allocation | dp-accounting, Poisson |
 | --- | --- | --- | --- | --- |
 | z 1, t 1000, 1 epoch, delta 1e-6 | 0.17160 to 0.17184 | 0.16865 to 0.17569 | 0.2908 | 0.1856 |
 | z 0.8, t 200, 1 epoch, delta 1e-5 | 0.91218 to 0.91386 | 0.89988 to 0.92939 | 1.3864 | 0.9878 |
 | z 1, t 100, 20 epochs, delta 1e-5 | 2.4481 to 2.4525 | 2.4107 to 2.4954 | 2.7158 | 2.5839 |
 
-For Gaussian noise or M2 with up to 1e5 batches per epoch or 1e4 epochs, the intervals of privproj have a relative width
-of at most 0.32 %, and a call takes at most 0.24 s.
+The interval of privproj has a relative width of at most 0.32 %, for Gaussian noise or M2 with up to 1e5 batches per
+epoch or 1e4 epochs. A call takes at most 0.24 s.
 
 ## Measure again
 
-`python benchmarks/all.py --peers DIR` installs the other tools in a new environment, measures everything and writes
-this page. `benchmarks/results` contains all measurements.
+`python benchmarks/all.py --peers DIR` installs the other tools in a new environment DIR, measures everything and writes
+this page. The measurements are in `benchmarks/results`.
 """
 
 # name in speed.json -> row of the page
@@ -114,7 +120,7 @@ QUERIES = {
     "warm: 1000 phases": "`epsilon` of a run of 1000 phases",
     "warm: m2 rank-free: epsilons, 1e5 rows": "`epsilons` of `M2`, 100,000 rows",
     "cold: epsilon gaussian": "command `privproj epsilon gaussian`, one release",
-    "cold: epsilon gaussian, DP-SGD": "the same command, for DP-SGD",
+    "cold: epsilon gaussian, DP-SGD": "command `privproj epsilon gaussian`, DP-SGD",
     "cold: epsilon m2 of a run": "command `privproj epsilon m2`, 2000 steps",
     "cold: certify wishart of a run": "command `privproj certify epsilon wishart`, 10 releases",
 }
@@ -122,11 +128,11 @@ ONE_RELEASE = ("gaussian", "m2 rank-free", "m1", "wishart", "sketch exact-rank1"
 
 # title of a row -> job of peers.json and the parameters that identify it
 JOBS = {
-    "epsilon of Gaussian, z 1, delta 1e-5": ("gaussian epsilon", {"delta": 1e-5}),
-    "epsilon of M2, d 2048, r 16, z 0.5, delta 1e-5": ("rank-free epsilon", {}),
-    "epsilon of DP-SGD, z 1, q 0.01, T 1000, delta 1e-5": ("dp-sgd epsilon", {"T": 1000, "grid": 1e-4}),
-    "the same, z 0.6, q 0.001, T 100,000": ("dp-sgd epsilon", {"T": 100000, "grid": 1e-4}),
-    "the same, z 2, q 0.05, T 1,000,000": ("dp-sgd epsilon", {"T": 1000000, "grid": 1e-4}),
+    "epsilon of Gaussian, z 1": ("gaussian epsilon", {"delta": 1e-5}),
+    "epsilon of M2, d 2048, r 16, z 0.5": ("rank-free epsilon", {}),
+    "epsilon of DP-SGD, z 1, q 0.01, T 1000": ("dp-sgd epsilon", {"T": 1000, "grid": 1e-4}),
+    "epsilon of DP-SGD, z 0.6, q 0.001, T 100,000": ("dp-sgd epsilon", {"T": 100000, "grid": 1e-4}),
+    "epsilon of DP-SGD, z 2, q 0.05, T 1,000,000": ("dp-sgd epsilon", {"T": 1000000, "grid": 1e-4}),
     "sigma of DP-SGD, epsilon 3, q 0.01, T 1000": ("dp-sgd sigma", {}),
 }
 TOOLS = ("privproj", "scipy (naive)", "dp-accounting PLD", "dp-accounting RDP", "prv-accountant", "Opacus RDP")
@@ -172,15 +178,15 @@ def per_point(row):
     return row["seconds"] / row["points"]
 
 
-def peer_table(jobs, cell, last):
-    """Return a table of the chosen jobs by all tools: ``cell`` of every row, and ``last`` of the job."""
+def peer_table(jobs, cell, **more):
+    """Return a table of the chosen jobs by all tools: ``cell`` of every row, and other columns from the job."""
     lines = []
     for title, (job, wanted) in JOBS.items():
         entry = entry_of(jobs, job, wanted)
         rows = {row["tool"]: row for row in entry["rows"]}
         cells = [NONE if tool not in rows else FAILS if "failed" in rows[tool] else cell(rows[tool]) for tool in TOOLS]
-        lines.append((title, *cells, last(entry)))
-    return table(["query", *TOOLS, "reference"], lines)
+        lines.append((title, *cells, *(column(entry) for column in more.values())))
+    return table(["query", *TOOLS, *more], lines)
 
 
 def milliseconds(row):
@@ -255,10 +261,11 @@ def document(results, speed, sweeps, large):
         cores=speed["cores"], load=load_text(works), speed=speed_table(works),
         sweep_rows=longest["rows"], sweep_cpu=longest["cpu"], sweep_mib=longest["peak_mib"], sweep_wall=shared["wall"],
         fails=FAILS, timeout=results["timeout"],
-        peers=peer_table(jobs, lambda row: f"{milliseconds(row)} ({row['error']:+.0e})", uncertainty),
+        peer_times=peer_table(jobs, milliseconds),
+        peer_errors=peer_table(jobs, lambda row: f"{row['error']:+.0e}", reference=uncertainty),
         mib=peak(jobs, "privproj"), pld_mib=peak(jobs, "dp-accounting PLD"), prv_mib=peak(jobs, "prv-accountant"),
         versions=", ".join(" ".join(pair) for pair in results["versions"].items()),
-        large=large_table({title: large["queries"][title] for title in LARGE}), large_limit=large["limit"],
+        large=large_table({title: large["queries"][title] for title in LARGE}),
         more_noise=more_noise(large["queries"]),
         large_load=" Other processes used the machine, so these times are too long." if large["load"] > IDLE else "",
         tight="\n".join(tightness.summary(results["tightness"])),

@@ -116,16 +116,19 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
     """Return the labeled texts of an item that are not empty."""
     parts = {
         "verdict": item["verdict"] + (f" (docs/proofs.md, {item['proof']})" if "proof" in item else ""),
-        "reason": render.as_sentence(item.get("reason", "")),
+        "remarks": remarks(item),
         "command": item.get("command", ""),
         "value": value_text(item),
-        "improved": f"{item['improved_value']:.7g} by {item['improved']}: {item['improved_command']}"
-        if "improved" in item
-        else "",
-        "picture": item.get("figure", ""),
-        "deviation": item.get("deviation", ""),
+        "other bound": f"{item['improved_value']:.7g} ({item['improved']})" if "improved" in item else "",
+        "computed by": item.get("improved_command", ""),
+        "plot": item.get("figure", ""),
     }
     return {label: text for label, text in parts.items() if text}
+
+
+def remarks(item: dict[str, Any]) -> str:
+    """Return the reason of the verdict and the deviation from the paper as sentences; empty if an item has none."""
+    return " ".join(render.as_sentence(item[key]) for key in ("reason", "deviation") if item.get(key))
 
 
 def value_text(item: dict[str, Any]) -> str:
@@ -164,8 +167,8 @@ def item_lines(item: dict[str, Any]) -> list[str]:
     """
     lines = []
     for label, text in item_parts(item).items():
-        named = f"  {label + ':':<10} "
-        lines += [named + text] if label in ("command", "improved", "picture") else render.wrap_line(named, text)
+        named = f"  {label + ':':<12} "
+        lines += [named + text] if label in ("command", "computed by", "plot") else render.wrap_line(named, text)
     return lines
 
 

@@ -5,22 +5,21 @@ from pathlib import Path
 from typing import Any
 
 from pages_of_words import with_links
-from privproj_cli.papers import papers, quantity_of
-from privproj_cli.render import as_sentence
+from privproj_cli.papers import papers, quantity_of, remarks
 
 DOCS = Path(__file__).parent
 HEADER = "<!-- Written by docs/build.py from cli/papers.toml and the registry: edit those. -->\n"
 
 PAPERS = """# Papers
 
-This page states which theorems, figures, tables and algorithms of the source papers privproj proves, refutes or
-reproduces. `privproj papers PAPER` and `privproj explain "Theorem 5"` print the same entries with all commands, and
-standard facts as well.
+This page lists theorems, figures, tables and algorithms of the papers whose mechanisms privproj implements, with a
+verdict on each item. `privproj papers 2601.21719` also prints the command that computes each value.
+`privproj explain "2601.21719 Theorem 5"` prints a single item.
 
 | verdict | meaning |
 | --- | --- |
-| proved | privproj has a complete proof |
-| conditional | privproj has a complete proof under an assumption on the data |
+| proved | [Proofs](proofs.md) has a complete proof |
+| conditional | [Proofs](proofs.md) has a complete proof under an assumption on the data |
 | refuted | a counterexample exists; the value is not a guarantee |
 | constant not given | the paper does not state a constant, so no number follows |
 | reproduced | privproj implements the item |
@@ -28,10 +27,9 @@ standard facts as well.
 | not confirmed | experiments with privproj, on other data than in the paper, had another result |
 | not implemented | privproj does not implement the item |
 
-In the tables, *published* is the value of the formula of the paper. *privproj* is the value of the bound in
-parentheses for the same release. Values are rounded epsilons, unless the cell names another quantity. `-` means that
-there is no value. The list below each table has commands, which print the published values, and remarks. *The copy
-we had* is the text of the paper from which privproj was written."""
+*Value* is the result of the item's formula or attack for example parameters. *Other bound* is the result of another
+bound of privproj for the same release, with the name of this bound. Numbers are rounded epsilons, unless the cell names
+another quantity. `-` means none."""
 
 
 def paper_pages() -> dict[Path, str]:
@@ -41,13 +39,13 @@ def paper_pages() -> dict[Path, str]:
 
 
 def section(paper: dict[str, Any]) -> str:
-    """Return the table of a paper, then commands, reasons and deviations of its items, without standard facts."""
+    """Return the table of a paper and the remarks on its items, without standard facts."""
     early = " (early version)" if paper["number"].endswith("early") else ""
     title = f"## {paper['title']}\n\narXiv {paper['number'].partition('-')[0]}{early}. {paper.get('note', '')}".rstrip()
     items = [item for item in paper["item"] if item["verdict"] != "standard"]
     rows = [f"| {' | '.join(cells(item))} |\n" for item in items]
-    table = "| item | subject | verdict | published | privproj |\n| --- | --- | --- | --- | --- |\n" + "".join(rows)
-    return f"{title}\n\n{table}\n{''.join(map(details, items))}"
+    table = "| item | subject | verdict | value | other bound |\n| --- | --- | --- | --- | --- |\n" + "".join(rows)
+    return f"{title}\n\n{table}\nRemarks:\n\n{''.join(map(remark, items))}"
 
 
 def cells(item: dict[str, Any]) -> tuple[str, ...]:
@@ -57,15 +55,13 @@ def cells(item: dict[str, Any]) -> tuple[str, ...]:
         verdict += f" ([{item['proof']}](proofs.md#{item['proof'].lower()}))"
     improved = f"{item['improved_value']:.4g} ({item['improved']})" if "improved" in item else "-"
     quantity = quantity_of(item) if "value" in item else "epsilon"
-    published = f"{item['value']:.4g}" + f" ({quantity})" * (quantity != "epsilon") if "value" in item else "-"
-    return tuple(map(_cell, (item["name"], item["subject"], verdict, published, improved)))
+    value = f"{item['value']:.4g}" + f" ({quantity})" * (quantity != "epsilon") if "value" in item else "-"
+    return tuple(map(_cell, (item["name"], item["subject"], verdict, value, improved)))
 
 
-def details(item: dict[str, Any]) -> str:
-    """Return the reason and the deviation of an item, and the command of its value; empty if it has none."""
-    lines = [f"`{item['command']}`."] if "value" in item else []
-    lines += [as_sentence(item[key]) for key in ("reason", "deviation") if item.get(key)]
-    return f"* **{item['name']}.** {' '.join(map(_cell, lines))}\n" if lines else ""
+def remark(item: dict[str, Any]) -> str:
+    """Return the remarks on an item; empty if it has none."""
+    return f"* **{item['name']}.** {_cell(remarks(item))}\n" if remarks(item) else ""
 
 
 def _cell(text: str) -> str:
