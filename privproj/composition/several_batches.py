@@ -8,37 +8,38 @@ the likelihood ratio of the epoch is
 
 ``X`` is not a function of a sum over the batches, so convolutions do not give its distribution.
 
-**Labels.** The label of a batch is ``ln(1 - r + r W)`` for a number ``0 < r < 1``, rounded up to a grid. ``L`` is the
-sum of the labels of all batches. The moments ``M_n(L) = E[X^n; L]`` for ``n <= 4`` are computed exactly: ``X^n`` is the
-mean, over ``n`` independent sets of ``k`` batches, of the product of the ``W_i`` of all sets. A batch that is in ``d``
-of the sets contributes ``W^d``. So ``M_n`` is a sum of convolutions of ``a_d(l) = E[W^d; label = l]``, and the weights
-of this sum are the probabilities of :func:`overlaps`.
+**Labels.** The label of a batch is ``ln(1 - theta + theta W)`` for a number ``0 < theta < 1``, rounded up to a grid.
+``L`` is the sum of the labels of all batches. The moments ``M_n(L) = E[X^n; L]`` for ``n <= 4`` are computed exactly:
+``X^n`` is the mean, over ``n`` independent sets of ``k`` batches, of the product of the ``W_i`` of all sets. A batch
+that is in ``nu`` of the sets contributes ``W^nu``. So ``M_n`` is a sum of convolutions of
+``pi_nu(l) = E[W^nu; label = l]``, and the weights of this sum are the probabilities of :func:`overlaps`.
 
-**Upper bound.** Given ``L``, let ``m``, ``v`` and ``w`` be the mean, the variance and the fourth central moment of
-``X``. ``X`` is between 0 and ``c = e^L / (binom(b, k) r^k (1-r)^(b-k))``, because ``e_k x^k <= prod_i (1 + x W_i)`` for
-all ``x > 0``. With ``D = sqrt(v + (t - m)^2)``, both ``E[(X - t)_+] - (m - t)_+`` and ``E[(t - X)_+] - (t - m)_+`` are
-at most
+**Upper bound.** Given ``L``, let ``mean``, ``v2`` and ``v4`` be the mean, the variance and the fourth central moment of
+``X``. ``X`` is between 0 and ``largest = e^L / (binom(b, k) theta^k (1-theta)^(b-k))``, because
+``e_k x^k <= prod_i (1 + x W_i)`` for all ``x > 0``. With ``g = |t - mean|`` and ``G = sqrt(v2 + g^2)``, both
+``E[(X - t)_+] - (mean - t)_+`` and ``E[(t - X)_+] - (t - mean)_+`` are at most
 
-    (i)   v / (2 (D + |t - m|)),
-    (ii)  27 w / (256 |t - m|^3),
-    (iii) (c - t) v / (v + (c - m)^2)  if t > m, t + D > c and v <= (c - m)^2 (for (X - t)_+ only),
-    (iv)  t v / (v + m^2)              if t < m, t < D and v <= m^2,
-    (v)   t w / (m - t)^4              if t < m.
+    (i)   v2 / (2 (G + g)),
+    (ii)  27 v4 / (256 g^3),
+    (iii) (largest - t) v2 / (v2 + (largest - mean)^2)
+              if t > mean, t + G > largest and v2 <= (largest - mean)^2 (for (X - t)_+ only),
+    (iv)  t v2 / (v2 + mean^2)  if t < mean, t < G and v2 <= mean^2,
+    (v)   t v4 / g^4            if t < mean.
 
-They are the means of polynomials above ``(x - t)_+`` or ``(t - x)_+``. (i) is the mean of ``(x - t + D)^2 / (4 D)``,
-and (ii) of ``27 (x - m)^4 / (256 |t - m|^3)``. (iii) and (iv) are the means of the parabolas that touch 0 and have the
-value ``c - t`` at ``c``, or ``t`` at 0. (v) is ``t`` times Markov's bound of the probability that ``X <= t``. Every
-``r`` gives valid bounds. For each ``t`` the smallest bound is used, among several ``r`` and a division of the batches
-into ``k`` blocks, of which the record is in one batch each.
+They are the means of polynomials above ``(x - t)_+`` or ``(t - x)_+``. (i) is the mean of ``(x - t + G)^2 / (4 G)``,
+and (ii) of ``27 (x - mean)^4 / (256 g^3)``. (iii) and (iv) are the means of the parabolas that touch 0 and have the
+value ``largest - t`` at ``largest``, or ``t`` at 0. (v) is ``t`` times Markov's bound of the probability that
+``X <= t``. Every ``theta`` gives valid bounds. For each ``t`` the smallest bound is used, among several ``theta`` and a
+division of the batches into ``k`` blocks, of which the record is in one batch each.
 
 **Lower bound.** By Jensen's inequality ``E[(X - t)_+]`` is at least the sum of ``(M_1 - t M_0)_+`` over all ``L``, and
 ``E[(t - X)_+]`` at least the sum of ``(t M_0 - M_1)_+``.
 
 **Rounding.** All sums have positive terms. If every ``M_n`` is accurate to a factor ``e^gamma``, the mean of a
 polynomial is accurate to ``gamma`` times the sum of the sizes of its terms. For the parabolas this is a small multiple
-of the effect of an error ``gamma m^2`` of ``v``. For the quartic it is the effect of an error of ``w`` by ``gamma``
-times the sum of the sizes of its terms. ``v`` and ``w`` are increased by 64 times these errors, and the result by a
-factor ``e^(8 gamma)``, which also covers the error of ``m``.
+of the effect of an error ``gamma mean^2`` of ``v2``. For the quartic it is the effect of an error of ``v4`` by
+``gamma`` times the sum of the sizes of its terms. ``v2`` and ``v4`` are increased by 64 times these errors, and the
+result by a factor ``e^(8 gamma)``, which also covers the error of ``mean``.
 """
 
 import math
@@ -62,7 +63,7 @@ from privproj.errors import PrecisionError
 from privproj.numerics.arrays import Array
 from privproj.profiles.privacy_profile import Phases
 
-# values of r / (1-r), as multiples of k / (b-k), for E (X - t)_+ and for E (t - X)_+; every choice is sound
+# values of theta / (1-theta), as multiples of k / (b-k), for E (X - t)_+ and for E (t - X)_+; every choice is sound
 TILTS = {True: (1.0, 0.65, 0.4, 0.25), False: (1.0, 1.6, 2.5)}
 CELLS_PER_DEVIATION = 40.0  # cells of L for one standard deviation of L
 LARGEST_RANGE = 150.0  # nats, largest range of L; the fourth power of a larger X would leave the range of doubles
@@ -83,13 +84,13 @@ def overlaps(batches: int, picks: int, sets: int) -> dict[tuple[int, ...], float
         sets: The number ``n`` of sets.
 
     Returns:
-        Map from ``(c_0, ..., c_n)`` to a probability: ``c_d`` batches are in exactly ``d`` of the sets.
+        Map from ``(N_0, ..., N_n)`` to a probability: ``N_nu`` batches are in exactly ``nu`` of the sets.
     """
     distribution: dict[tuple[int, ...], float] = {(batches,): 1.0}
     for _ in range(sets):
         following: defaultdict[tuple[int, ...], float] = defaultdict(float)
         for counts, probability in distribution.items():
-            # moved[d] of the counts[d] batches that are in d sets are in the next set, too
+            # moved[nu] of the counts[nu] batches that are in nu sets are in the next set, too
             for some in product(*(range(min(count, picks) + 1) for count in counts[:-1])):
                 moved = (*some, picks - sum(some))
                 if 0 <= moved[-1] <= counts[-1]:
@@ -114,11 +115,11 @@ def _convolve(one: Array, two: Array) -> Array:
 
 
 class _Powers:
-    """Convolution powers of the measures ``a_d`` of one batch.
+    """Convolution powers of the measures ``pi_nu`` of one batch.
 
     Args:
         cells: The cell of each value of ``W``, at most ``count``, which is the index of the mass beyond the grid.
-        weights: ``W^d`` times the probability of each value, for each degree ``d``.
+        weights: ``W^nu`` times the probability of each value, for each degree ``nu``.
         count: The number of cells.
     """
 
@@ -136,7 +137,7 @@ class _Powers:
         return _convolve(half, half)
 
     def _joint(self, counts: tuple[int, ...], degree: int = 0) -> Array:
-        """Return the convolution of ``counts[i]`` copies of ``a_(degree + i)`` for all ``i``."""
+        """Return the convolution of ``counts[i]`` copies of ``pi_(degree + i)`` for all ``i``."""
         if not counts[0]:
             return self.joint(counts[1:], degree + 1)
         first = self.power(degree, counts[0])
@@ -151,13 +152,13 @@ class _Powers:
 
 
 class _Labeled:
-    """The moments ``M_n(L)`` of an epoch for one choice of ``r``.
+    """The moments ``M_n(L)`` of an epoch for one choice of ``theta``.
 
     Args:
         pair: The pair of one release; a lower bound has no infinite losses.
         batches: The number ``b`` of batches.
         picks: The number ``k`` of batches of a record.
-        r: The parameter of the label.
+        theta: The parameter of the label.
         cut: The probability with which ``L`` is beyond the grid, approximately.
         above: True for an upper bound, False for a lower one.
 
@@ -165,7 +166,9 @@ class _Labeled:
         PrecisionError: The likelihood ratios are too large, or the moments take too long.
     """
 
-    def __init__(self, pair: DominatingPair, batches: int, picks: int, r: float, cut: float, *, above: bool) -> None:
+    def __init__(
+        self, pair: DominatingPair, batches: int, picks: int, theta: float, cut: float, *, above: bool
+    ) -> None:
         error = np.where(pair.cells == 0, 1.0, pair.masses) * pair.rounding
         masses: Array = (pair.masses + error if above else pair.masses - error).astype(float)
         losses: Array = (pair.step * pair.cells).astype(float)
@@ -173,7 +176,7 @@ class _Labeled:
         ratios = np.concatenate([[0.0], np.exp(losses)])  # W
         absent = np.concatenate([[pair.infinity_mass_q if above else 0.0], masses * np.exp(-losses)])  # mass of Q
         present = np.concatenate([[0.0], masses])  # mass of P
-        labels = np.log1p(r * (ratios - 1.0))
+        labels = np.log1p(theta * (ratios - 1.0))
         least = float(labels[1])  # W = 0 has the same label as the least positive W
         labels = np.maximum(labels - least, 0.0)
 
@@ -194,7 +197,7 @@ class _Labeled:
             raise PrecisionError("the likelihood ratios of an epoch are too large, or have too many values")
 
         cells = np.minimum(np.ceil(labels / width), count).astype(int)
-        inside = np.minimum(ratios, math.exp(LARGEST_RANGE) / r)  # larger ratios are beyond the grid
+        inside = np.minimum(ratios, math.exp(LARGEST_RANGE) / theta)  # larger ratios are beyond the grid
         degrees = [present * inside**degree for degree in range(4 if above else 1)]
         powers = _Powers(cells, [absent, *degrees], count)
         self.absent, self.present = (powers.joint(counts) for counts in ((batches,), (batches - picks, picks)))
@@ -203,34 +206,36 @@ class _Labeled:
             return
         absent, present = self.absent[:-1], self.present[:-1]
         self.usable = (absent > LEAST_MASS) & (present > LEAST_MASS)
-        m = self.mean = present[self.usable] / absent[self.usable]
+        mean = self.mean = present[self.usable] / absent[self.usable]
         second, third, fourth = (
             (powers.moment(overlaps(batches, picks, n))[self.usable] + LOST) / absent[self.usable] for n in (2, 3, 4)
         )
         error = 64.0 * self.gamma
-        self.variance = np.maximum(second - m * m, 0.0) + error * (second + m * m)
-        self.fourth = np.maximum(fourth - 4.0 * m * third + 6.0 * m * m * second - 3.0 * m**4, 0.0)
-        self.fourth += error * (fourth + 4.0 * m * third + 6.0 * m * m * second + 5.0 * m**4)
-        log_share = math.log(math.comb(batches, picks)) + picks * math.log(r) + (batches - picks) * math.log1p(-r)
+        self.variance = np.maximum(second - mean * mean, 0.0) + error * (second + mean * mean)
+        self.fourth = np.maximum(fourth - 4.0 * mean * third + 6.0 * mean * mean * second - 3.0 * mean**4, 0.0)
+        self.fourth += error * (fourth + 4.0 * mean * third + 6.0 * mean * mean * second + 5.0 * mean**4)
+        log_share = math.log(math.comb(batches, picks))
+        log_share += picks * math.log(theta) + (batches - picks) * math.log1p(-theta)
         self.largest = np.exp(sums[self.usable] - log_share + 1e-9 * batches)
 
     def excess(self, t: Array, *, right: bool) -> Array:
         """Return an upper bound of ``E (X - t)_+`` (``right``) or ``E (t - X)_+`` over all finite ``X``."""
         t = t[:, None]
-        m, v, w, c = self.mean, self.variance, self.fourth, self.largest
-        gap = np.abs(t - m)
-        distance = np.sqrt(v + gap * gap)
-        beyond = 0.5 * v / (distance + gap)
-        # soundness: w is at least 700 gamma m^4 > 1e-11 m^4, so that nearer to m the bounds (ii) and (v) are useless
-        far = np.maximum(gap, 1e-20 * (t + m))
-        beyond = np.minimum(beyond, 27.0 / 256.0 * (w / far**3))
-        at_end = right & (t > m) & (t + distance > c) & (v <= (c - m) ** 2)
-        beyond = np.where(at_end, np.minimum(beyond, np.maximum(c - t, 0.0) * v / (v + (c - m) ** 2)), beyond)
-        at_zero = (t < m) & (t < distance) & (v <= m * m)
-        beyond = np.where(at_zero, np.minimum(beyond, t * (v / (v + m * m))), beyond)
-        beyond = np.where(t < m, np.minimum(beyond, t * (w / far**3 / far)), beyond)
-        most = m if right else t
-        bound = np.minimum(np.maximum(m - t if right else t - m, 0.0) + beyond, most)
+        mean, v2, v4, largest = self.mean, self.variance, self.fourth, self.largest
+        gap = np.abs(t - mean)
+        distance = np.sqrt(v2 + gap * gap)
+        beyond = 0.5 * v2 / (distance + gap)
+        # soundness: v4 is at least 700 gamma mean^4 > 1e-11 mean^4, so that nearer to the mean (ii) and (v) are useless
+        far = np.maximum(gap, 1e-20 * (t + mean))
+        beyond = np.minimum(beyond, 27.0 / 256.0 * (v4 / far**3))
+        at_end = right & (t > mean) & (t + distance > largest) & (v2 <= (largest - mean) ** 2)
+        bound_at_end = np.maximum(largest - t, 0.0) * v2 / (v2 + (largest - mean) ** 2)
+        beyond = np.where(at_end, np.minimum(beyond, bound_at_end), beyond)
+        at_zero = (t < mean) & (t < distance) & (v2 <= mean * mean)
+        beyond = np.where(at_zero, np.minimum(beyond, t * (v2 / (v2 + mean * mean))), beyond)
+        beyond = np.where(t < mean, np.minimum(beyond, t * (v4 / far**3 / far)), beyond)
+        most = mean if right else t
+        bound = np.minimum(np.maximum(mean - t if right else t - mean, 0.0) + beyond, most)
         rest = self.present if right else self.absent
         few = float(np.sum(rest[:-1][~self.usable])) + float(rest[-1]) + UNDERFLOWN_MASS
         return (bound @ self.absent[:-1][self.usable] + few * (1.0 if right else t[:, 0])) * math.exp(8.0 * self.gamma)
@@ -267,7 +272,7 @@ class SubsetEpochBounds:
         self.infinity_mass = picks * pair.infinity_mass * max(1.0, size) ** batches
 
     def _label(self, pair: DominatingPair, *, above: bool) -> dict[bool, list[_Labeled]]:
-        """Return the moments for every ``r`` at which no likelihood ratio is too large."""
+        """Return the moments for every ``theta`` at which no likelihood ratio is too large."""
         labeled: dict[bool, list[_Labeled]] = {True: [], False: []}
         for right, tilts in TILTS.items():
             for tilt in tilts:
