@@ -611,7 +611,7 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
         fields["warnings"] = (*query.notes, ZERO_EPSILON_NOTE)
     result = build_result(query, "epsilon", interval.upper, interval, curve, side=query.side(curve), **fields)
     least = result.lower or 0.0 if target.log_delta < SMALL_LOG_DELTA and "composer" in result.numerics else math.inf
-    if interval.upper > 1.01 * least:
+    if math.inf > interval.upper > 1.01 * least:
         ends = (round_outward(least, up=False), round_outward(interval.upper))
         gap = f"between {ends[0]} and {ends[1]}" if least else "smaller, by an unknown factor"
         result = replace(result, warnings=(*result.warnings, TAIL_GAP.format(gap)))

@@ -70,6 +70,7 @@ FloatArray = NDArray[np.floating[Any]]  # array of floats
 Cells = NDArray[np.int64]  # losses of grid points as integer multiples of the grid step
 
 TRUNCATED_RUN_MASS = 1e-36  # mass of the truncated tails of all steps together, which is added to delta
+ROUGH_EXCESS = 1e-13  # excess of a whole run below which adaptive grids may be rougher, for usual deltas
 REMEDY = "Use a larger delta, more noise, or a Renyi bound (m2: mixture-rdp, gaussian: rdp)."
 # soundness: nats; a larger loss of one unsampled step counts as infinite. Every value is valid for which e^loss does
 # not overflow.
@@ -192,6 +193,8 @@ class CoarseDescription:
 
     truncated_mass: float  # total mass of the tails that are truncated in all steps, which is added to delta
 
+    rough_excess: float  # excess of a whole run below which repeated squaring may be rougher
+
     @property
     def span(self) -> float:
         """The range of :attr:`losses`, from the first to the last one, in nats."""
@@ -305,6 +308,7 @@ def describe_coarsely(
     run: Run,
     truncated_mass: float = TRUNCATED_RUN_MASS,
     plateau: float = PLATEAU_NATS,
+    rough_excess: float | None = None,
 ) -> CoarseDescription:
     """Return the coarse description of one sampled step.
 
@@ -316,6 +320,8 @@ def describe_coarsely(
         truncated_mass: The mass of the tails of the whole run that are truncated.
         plateau: A range of the log excess in nats, above its value at the truncation of the tails, in which a floor is
             searched (:func:`_cut_tail`).
+        rough_excess: The excess of the whole run below which adaptive grids may be rougher (None:
+            :data:`ROUGH_EXCESS`, and less if ``truncated_mass`` is below :data:`TRUNCATED_RUN_MASS`).
 
     Raises:
         PrecisionError: The loss of an unsampled step exceeds :data:`LARGEST_LOSS` with a probability above
@@ -347,7 +353,9 @@ def describe_coarsely(
         below = log_add - left
     losses = np.concatenate([-left[:0:-1], right])
     log_excess = np.concatenate([below[:0:-1], above])
-    return CoarseDescription(profile, run, losses, log_excess, _deviation(losses, np.exp(log_excess)), truncated_mass)
+    deviation = _deviation(losses, np.exp(log_excess))
+    rough_excess = rough_excess or ROUGH_EXCESS * min(truncated_mass / TRUNCATED_RUN_MASS, 1.0)
+    return CoarseDescription(profile, run, losses, log_excess, deviation, truncated_mass, rough_excess)
 
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:

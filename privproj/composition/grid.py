@@ -11,8 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
-import numpy as np
-
 from privproj.composition.dominating_pairs import (
     REMEDY,
     TRUNCATED_RUN_MASS,
@@ -210,6 +208,7 @@ class RepeatedSquaringCurve(ComposedCurve):
             min(cut / TRUNCATED_RUN_MASS, 1.0),
             any(step.needs_both_directions for step in steps),
         )
+        self.rough_excess = min(step.rough_excess for step in steps)
         super().__init__([(adaptive_bounds(step), step.run.steps) for step in steps], SQUARING_NUMERICS)
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedPmf, ...]:
@@ -219,7 +218,7 @@ class RepeatedSquaringCurve(ComposedCurve):
         """
         sign = 1.0 if above else -1.0
         pmfs = [(pmf_from_pair(pair, sign), steps) for pair, steps in pairs]
-        pmf = compose_pmfs(pmfs, self.tail_scale, below=not above)
+        pmf = compose_pmfs(pmfs, self.tail_scale, self.rough_excess, below=not above)
         directions = (pmf, pmf.mirrored()) if above and self.needs_both_directions else (pmf,)
         return tuple(ComposedPmf(each, above=above) for each in directions)
 
@@ -230,9 +229,11 @@ class GridCurve:
     The default grids are tried in this order:
 
     1. the uniform grid that is as fine as the profiles require;
-    2. repeated squaring on adaptive grids (before 1 if the losses differ by orders of magnitude);
+    2. repeated squaring on adaptive grids;
     3. both again with shorter tails, if these are much shorter;
     4. coarser uniform grids.
+
+    If the losses differ by orders of magnitude, the order is a uniform grid with shorter tails, repeated squaring, 1.
 
     Truncated tails count as infinite losses, so grids with shorter tails work for larger deltas only. If a query
     exceeds the limits of one grid, it is evaluated on the next grid. A loose result is also compared with the result on
@@ -262,11 +263,13 @@ class GridCurve:
             is_wide = max(step.span for step in coarse) > 5e3 * deviation
             squared_first = is_wide and sum(step.run.steps for step in coarse) > 1
             coarser = [default * 4.0**k for k in range(1, MOST_COARSENINGS + 1)]  # 4: one coarsening
-            self.spacings = [0.0, default] if squared_first else [default, 0.0]
+            grids = [(0.0, None), (default, None)] if squared_first else [(default, None), (0.0, None)]
             if all(step.truncated_mass == TRUNCATED_RUN_MASS for step in coarse):
-                # Each mass has two levels, the uniform grid and repeated squaring.
-                self.short_masses = dict(enumerate(np.repeat(SHORT_RUN_MASSES, 2).tolist(), len(self.spacings)))
-            self.spacings += [default, 0.0] * (len(self.short_masses) // 2) + coarser
+                short = [(spacing, mass) for mass in SHORT_RUN_MASSES for spacing in (default, 0.0)]
+                # A uniform grid with shorter tails is more accurate than repeated squaring.
+                grids = [short[0], *grids, *short[1:]] if squared_first else [*grids, *short]
+            self.spacings = [spacing for spacing, _ in grids] + coarser
+            self.short_masses = {level: mass for level, (_, mass) in enumerate(grids) if mass}
 
     @property
     def numerics(self) -> dict[str, object]:

@@ -272,7 +272,8 @@ def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array
     # 1e-20: least delta from a table; below, single values are tighter
     deep = np.flatnonzero(upper < math.log(1e-20))
     if profile.log_deltas is not None:
-        lower[deep], upper[deep] = profile.log_deltas(eps[deep])
+        if len(deep):
+            lower[deep], upper[deep] = profile.log_deltas(eps[deep])
         return lower, upper
     for i in deep.tolist():
         lower[i], upper[i] = profile.log_delta(float(eps[i]))

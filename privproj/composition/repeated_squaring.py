@@ -19,7 +19,8 @@ moved to a grid, in one of these ways:
   ``P``-mass to ``+inf``.
 * (iii) If it is below the first grid point ``b``, its ``P``-mass is moved to ``b``, and the rest
   ``p (e^-x - e^-b)`` of its ``Q``-mass to ``-inf``.
-* (iv) If it is negligible or its loss is too large, its ``P``-mass is moved to ``+inf`` and its ``Q``-mass to ``-inf``.
+* (iv) If it is negligible or its absolute loss is too large, its ``P``-mass is moved to ``+inf`` and its ``Q``-mass to
+  ``-inf``.
 
 Each atom is the sum of its parts, and ``(P, Q) -> sum (P - t Q)_+`` is subadditive. So ``D`` can only increase, for
 every ``t`` and in both directions. The profile of a product increases with its factors (C2). So on every grid the
@@ -47,8 +48,8 @@ import numpy as np
 
 from privproj.composition.dominating_pairs import (
     REMEDY,
+    ROUGH_EXCESS,
     SMALLEST_UPPER_BOUND,
-    TRUNCATED_RUN_MASS,
     UNIT_ROUNDING,
     CoarseDescription,
     DominatingPair,
@@ -65,7 +66,7 @@ from privproj.numerics.root_finding import find_crossing
 CUT_MASS = 1e-38  # mass beyond each end of the grid of a product, counted by (ii) and (iii)
 NEGLIGIBLE_MASS = 1e-46  # atoms of a product below this in both masses are not placed, counted by (iv)
 LARGEST_REACH = 350.0  # soundness: nats, limit of the absolute losses of a run; e^-loss is then far from overflow
-FARTHEST_LOSS = 0.49 * LARGEST_REACH  # nats; a larger loss counts as infinite if a product would exceed LARGEST_REACH
+FARTHEST_LOSS = 0.49 * LARGEST_REACH  # nats; a larger absolute loss counts as infinite if it would exceed the reach
 LEAST_PLACED_MASS = 1e-290  # soundness: least P-mass of an atom on a grid; smaller ones may have lost digits
 # soundness: mass added to m and to m_q for underflow: 1e-308 for each of 1e7 atoms, times e^350, is below 1e-148.
 UNDERFLOWN_MASS = 1e-130
@@ -75,9 +76,8 @@ SPLIT_ROUNDINGS = 40.0
 INFINITE_PART_MARGIN = 1.0 + 1e-9  # soundness: margin of m and m_q, which are sums of at most 1e7 positive terms
 LEAST_PILOT_MASS = 1e-250  # least divisor of a mean in the rough product that determines a grid
 GRID_RELATIVE_ERROR = 0.0005  # approximate relative error of delta that all grids of a run may cause together
-MOST_ATOM_PRODUCTS = 8e6  # approximate number of atoms of all products of a run together
+MOST_ATOM_PRODUCTS = 8e6  # approximate number of atoms of all products of a run together, for usual deltas
 GRID_POINT_LIMITS = (600, 1600)  # least and largest number of points of one grid
-ROUGH_EXCESS = 1e-13  # excess of a whole run below which grids may be coarser
 PILOT_ATOMS = 160  # atoms of each factor in the rough product that determines a grid
 KNOT_LOSS_SHARE = 0.02  # largest spacing of the knots of one release, relative to the loss
 
@@ -195,14 +195,14 @@ def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
     spacing = np.minimum(
         coarser * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), 0.1 * decay), step.widest_gap
     )
-    tail_scale = min(step.truncated_mass / TRUNCATED_RUN_MASS, 1.0)
-    rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * tail_scale / step.run.steps)
+    rough = log_excess[:-1] < log_excess.max() + math.log(step.rough_excess / step.run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
     if step.needs_both_directions:
         # The first knot is just below the smallest loss of the support, so that no mass is lost there.
         at[0] = (1.0 + 1e-12) * losses[0] - unit
-    at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
+    # Beyond FARTHEST_LOSS products would exceed LARGEST_REACH.
+    at = np.clip(at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest], -FARTHEST_LOSS, FARTHEST_LOSS)
     knots = distinct_cells(np.append(np.rint(at / unit), 0.0).astype(np.int64))
     return excess_bounds(step.profile, step.run, knots, unit)
 
@@ -353,7 +353,7 @@ def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
     The masses of these atoms are moved to infinite losses, as in (iv) of the module docstring. If ``below`` is True,
     they are dropped.
     """
-    far = pmf.losses > FARTHEST_LOSS
+    far = np.abs(pmf.losses) > FARTHEST_LOSS
     m, m_q = (0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (pmf.masses, pmf.others))
     m, m_q = pmf.infinity_mass + m, pmf.infinity_mass_q + m_q
     return replace(pmf, losses=pmf.losses[~far], masses=pmf.masses[~far], infinity_mass=m, infinity_mass_q=m_q)
@@ -475,12 +475,19 @@ def merge_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
 IDENTITY_PMF = LossPmf(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
 
 
-def compose_pmfs(pmfs: list[tuple[LossPmf, int]], tail_scale: float = 1.0, *, below: bool = False) -> LossPmf:
+def compose_pmfs(
+    pmfs: list[tuple[LossPmf, int]],
+    tail_scale: float = 1.0,
+    rough_excess: float = ROUGH_EXCESS,
+    *,
+    below: bool = False,
+) -> LossPmf:
     """Return a distribution that dominates a run (C23).
 
     Args:
         pmfs: The distribution of one release of each phase, and its number of releases.
         tail_scale: The factor of the masses that count as negligible; below 1 for small deltas.
+        rough_excess: The excess of the run below which grids may be rougher.
         below: If True, return a distribution that the run dominates instead.
 
     Raises:
@@ -490,15 +497,17 @@ def compose_pmfs(pmfs: list[tuple[LossPmf, int]], tail_scale: float = 1.0, *, be
     def compose_steps(pmf: LossPmf, steps: int) -> LossPmf:
         levels = steps.bit_length() + steps.bit_count() - 1
         error, (fewest, limit) = GRID_RELATIVE_ERROR / levels, GRID_POINT_LIMITS
-        most = int(min(max(math.sqrt(MOST_ATOM_PRODUCTS / levels), fewest), limit))
+        # The number of products grows with the powers of ten between 1 and the rough excess.
+        products = MOST_ATOM_PRODUCTS * max(math.log(rough_excess) / math.log(ROUGH_EXCESS), 1.0)
+        most = int(min(max(math.sqrt(products / levels), fewest), limit))
         most = 2 * most // 3 if below else most
 
         def multiply(one: LossPmf, two: LossPmf, done: int) -> LossPmf:
-            floor = ROUGH_EXCESS * tail_scale * min(1.0, done / steps)
+            floor = rough_excess * min(1.0, done / steps)
             return _multiply(one, two, _GridTolerance(error, floor, most, tail_scale), below=below)
 
         return repeat_by_squaring(multiply(pmf, IDENTITY_PMF, 1), steps, multiply)
 
-    tolerance = _GridTolerance(GRID_RELATIVE_ERROR / 4.0, ROUGH_EXCESS * tail_scale, GRID_POINT_LIMITS[1], tail_scale)
+    tolerance = _GridTolerance(GRID_RELATIVE_ERROR / 4.0, rough_excess, GRID_POINT_LIMITS[1], tail_scale)
     composed = (compose_steps(pmf, steps) for pmf, steps in pmfs)
     return reduce(lambda one, two: _multiply(one, two, tolerance, below=below), composed)

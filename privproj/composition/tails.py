@@ -45,6 +45,7 @@ LEAST_POWERS = (-15.5, *(-22.0 - 5.0 * k for k in range(34)))
 LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))
 NATS_ABOVE_CUT = math.log(1e6)  # nats between the truncated mass and the least delta of a level
 NATS_OF_PLATEAU = math.log(1e3)  # nats above the truncated mass at which a floor may begin, below NATS_ABOVE_CUT
+ROUGH_SHARE = 0.01  # share of the least delta of a level below which adaptive grids may be rougher
 NATS_OF_TABLE = math.log(1e10)  # nats between the truncated mass and the least accurate delta of a table
 NATS_WITHIN = 4.0  # nats that a level may be looser than the next one at the least delta of the level (largest seen: 2)
 CLOSE_ENOUGH = 1.02  # ratio of upper and lower epsilons up to which a grid needs no bound by moments
@@ -197,6 +198,8 @@ class TailLevelsCurve:
         """
         if self.log_sampled <= log_delta:
             return Enclosure(0.0, 0.0)
+        if self.log_beyond(LARGEST_LOSS) > log_delta and self.log_beyond(LARGEST_CAPPED_EPSILON) > log_delta:
+            return Enclosure(math.inf, math.inf)
         try:
             composed = self.composed_epsilon(log_delta)
         except PrecisionError as error:
@@ -242,6 +245,16 @@ class TailLevelsCurve:
             return lower
 
         return LazyEnclosure(find_lower, upper)
+
+    def log_beyond(self, eps: float) -> float:
+        """Return ``ln delta_0``, the composition of the deltas of all releases at ``eps`` (nats).
+
+        ``delta_0 = 1 - prod (1 - delta_i(eps))^T_i``. At a huge ``eps``, ``delta_i`` is the probability that the loss
+        of release ``i`` is infinite. Then ``delta_0`` is a lower bound of the delta of the run at every epsilon.
+        """
+        logs = [(min(profile.log_delta(eps).lower, -1e-300), steps) for profile, steps in self.releases]
+        none = math.fsum(steps * log1m_exp(log) for log, steps in logs)
+        return log1m_exp(none) - 1e-12
 
     def lower_ends_of_one(self, log_delta: float) -> list[float]:
         """Return a lower bound of epsilon for each release alone.
@@ -303,9 +316,9 @@ class _Level:
         if self.k >= len(LEAST_POWERS):
             return PrecisionError(NOTHING_SO_SMALL)
         try:
-            return GridCurve(
-                [describe_coarsely(*phase, math.exp(self.log_cut), NATS_OF_PLATEAU) for phase in self.phases], self.step
-            )
+            cut, rough = math.exp(self.log_cut), ROUGH_SHARE * math.exp(LEAST_LOGS[self.k])
+            coarse = [describe_coarsely(*phase, cut, NATS_OF_PLATEAU, rough) for phase in self.phases]
+            return GridCurve(coarse, self.step)
         except PrecisionError as error:
             return error
 

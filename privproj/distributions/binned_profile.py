@@ -34,6 +34,7 @@ BIN_SAFETY = 1.0 - 1e-9
 # soundness: least lower bound of a delta; it covers bins whose mass is too small for their mean to be computed
 LEAST_LOWER_DELTA = 1e-280
 
+MOST_GUIDES = 96  # rows up to which the bound of each row is computed as if it were alone
 ROWS_AT_ONCE = 64  # rows that are evaluated together, so that their data fit in the cache
 
 NEGLIGIBLE_SHARE = (
@@ -72,9 +73,10 @@ def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
 def _guides(count: int) -> NDArray[np.intp]:
     """Return the indices of the guides among ``count`` rows.
 
-    For at most 96 rows every row is a guide. Otherwise the guides are the ends of pieces that cover the rows.
+    For at most :data:`MOST_GUIDES` rows every row is a guide. Otherwise the guides are the ends of pieces that cover
+    the rows.
     """
-    if count <= 96:
+    if count <= MOST_GUIDES:
         return np.arange(count)
     return np.linspace(0, count - 1, 1 + -(-count // ROWS_AT_ONCE)).astype(np.intp)
 

@@ -148,12 +148,21 @@ def _profile_of_table(table: TwoSidedTable) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
+        return Enclosure(*(float(end[0]) for end in log_deltas(np.array([eps]))))
+
+    def log_deltas(eps: "Array") -> "tuple[Array, Array]":
+        import numpy as np
+
+        from privproj.distributions.binned_profile import MOST_GUIDES
         from privproj.profiles.gaussian import SMALLEST_UPPER_DELTA
 
-        lower, upper = (float(end[0]) for end in table(np.array([eps])))
-        return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(max(upper, SMALLEST_UPPER_DELTA)))
+        # So few rows at once are as accurate as single ones.
+        parts = [table(eps[i : i + MOST_GUIDES]) for i in range(0, len(eps), MOST_GUIDES)]
+        lower, upper = (np.concatenate(end) for end in zip(*parts, strict=True))
+        with np.errstate(divide="ignore"):
+            return np.log(lower), np.log(np.maximum(upper, SMALLEST_UPPER_DELTA))
 
-    return PrivacyProfile(log_delta, table=table, resolution=VALUES_PER_DEVIATION)
+    return PrivacyProfile(log_delta, table=table, log_deltas=log_deltas, resolution=VALUES_PER_DEVIATION)
 
 
 def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure:

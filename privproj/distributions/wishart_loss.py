@@ -83,7 +83,14 @@ class VectorWishart:
     def profile(self) -> PrivacyProfile:
         """Return the privacy profile of the pair."""
         # More digits would be below the rounding of panels.
-        return PrivacyProfile(self.log_delta, table=self.table, guess=self.guess_epsilon, resolution=24.0, digits=12)
+        return PrivacyProfile(
+            self.log_delta,
+            table=self.table,
+            log_deltas=self.bounds,
+            guess=self.guess_epsilon,
+            resolution=24.0,
+            digits=12,
+        )
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return a cached enclosure of ``ln delta(eps)`` for ``eps >= 0``.
@@ -129,17 +136,22 @@ class VectorWishart:
             raise ConvergenceError("the exact profile is not a number. Please report these parameters as a bug.")
         return logs, error
 
-    def table(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta for many ``eps``.
+    def bounds(self, eps: Array) -> tuple[Array, Array]:
+        """Return lower and upper bounds of ``ln delta`` for many ``eps``.
 
         Each ``eps`` may have a relative error of 1e-15. The bounds are computed as in :meth:`log_delta`, with the
         coarser :data:`TABLE_PANEL_ERROR_SHARE`.
         """
         logs, error = self.log_deltas(eps, TABLE_PANEL_ERROR_SHARE)
         # The margin of widen_outward, with twice its error per nat
-        lower, upper = widen_outward_each(
-            logs, error + 4e-15 * np.abs(logs), steepness(0.0, self.rank, self.misalignment)
-        )
+        return widen_outward_each(logs, error + 4e-15 * np.abs(logs), steepness(0.0, self.rank, self.misalignment))
+
+    def table(self, eps: Array) -> tuple[Array, Array]:
+        """Return lower and upper bounds of delta for many ``eps``.
+
+        The bounds are those of :meth:`bounds`.
+        """
+        lower, upper = self.bounds(eps)
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))
 
     def guess_epsilon(self, log_delta: float) -> float | None:
