@@ -45,14 +45,13 @@ def run_command(
     file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool,
     gdp: bool, verbose: bool, **risk: float | None,
 ) -> int:  # fmt: skip
-    """Compute epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
+    """Compute epsilon or delta of all phases of a run file together.
 
     With --calibrate, one factor scales all noise multipliers such that the run meets --epsilon and --delta, or an
-    attack risk (--advantage,
-    or --tpr and --fpr).
+    attack risk (--advantage, or --tpr and --fpr).
 
     \b
-    A run file in TOML:
+    A run file in TOML lists the phases; each has a mechanism, sampling and steps:
       [[phase]]
       mechanism = "m2"
       dim = 2048
@@ -131,7 +130,8 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     option("--steps", "Number of training steps.", metavar="T2", required=True, type=COUNT),
     option(
         "--budget",
-        "Compose both stages jointly, or split the budget.  [default: joint]",
+        "joint: scale the noise until both stages together meet the target. split: each stage meets its share.  "
+        "[default: joint]",
         type=OneOf(["joint", "split"]),
     ),
     option("--public", "Declare that the subspace comes from public data.", is_flag=True),

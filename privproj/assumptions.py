@@ -53,7 +53,8 @@ class Requirement(RequirementText):
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
         "Under zero-out and replace, the number of records is public. Under add-remove, the number of records is "
-        "private: choose the sampling rate, the number of steps and the divisor of the sums without using this number.",
+        "private: compute the sampling rate, the number of steps and the divisor of the sums from a public estimate of "
+        "this number.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
