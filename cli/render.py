@@ -428,10 +428,12 @@ def utility_text(utility: "Utility") -> list[str]:
     ]
 
 
-def run_text(result: Result, verbose: bool = False, calibrated: bool = False) -> str:
+def run_text(
+    result: Result, verbose: bool = False, calibrated: bool = False, notes: Mapping[str, str] | None = None
+) -> str:
     """Return the result of a run file as text, with a line for every phase.
 
-    If ``calibrated``, each line states the noise multiplier, rounded up.
+    If ``calibrated``, each line states the noise multiplier, rounded up. ``notes`` are further lines by label.
     """
     from privproj.io.run_file import listed, phase_kind, releases_text
 
@@ -446,7 +448,7 @@ def run_text(result: Result, verbose: bool = False, calibrated: bool = False) ->
             text += f" ({parameters})" if verbose else f", noise multiplier {round_outward(noise)}" if noise else ""
         lines += label_lines({phase["name"]: text}) if verbose else fit_line(f"  {phase['name'] + ':':<10} ", text)
     lines += label_lines({"neighbors": neighbors_text(result)})
-    parts: dict[str, Any] = {}
+    parts: dict[str, Any] = {**(notes or {})}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
         regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore
         parts["regret"] = (
@@ -555,7 +557,7 @@ def bound_page(bound: "Bound") -> list[str]:
     conditional = "; conditional if the result has a line 'assumes'" * (bound.status is Status.PROVED)
     rows = {
         "summary": bound.summary,
-        "formula": bound.formula,
+        "formula": f"{bound.formula} (symbols: docs/notation.md)" if bound.formula else "",
         "source": bound.citation,
         "status": f"{bound.status}{conditional}",
         "reason": as_sentence(bound.reason),

@@ -86,18 +86,22 @@ def run_command(
 
 
 def show_run(
-    result: Result, schedule: Composition, output: str | None, json: bool, verbose: bool, calibrated: bool = False
-) -> int:
+    result: Result, schedule: Composition, output: str | None, json: bool, verbose: bool, calibrated: bool = False,
+    notes: dict[str, str] | None = None,
+) -> int:  # fmt: skip
     """Print the result of a run and return the exit code.
 
     If ``output`` is given, the phases are written to this run file. If the noise multipliers are ``calibrated``, they
-    are printed.
+    are printed. ``notes`` are further lines by label.
     """
     if output is not None:
         write_data(output, schedule.as_dict())
     from privproj.accounting.lower_bounds import with_details
 
-    return show(result, json, lambda: render.run_text(with_details(result) if verbose else result, verbose, calibrated))
+    def text() -> str:
+        return render.run_text(with_details(result) if verbose else result, verbose, calibrated, notes)
+
+    return show(result, json, text)
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
@@ -154,7 +158,10 @@ def dp_sft_command(
             raise InvalidParameterError(name, value, "omitted with --public", "only one stage uses private data")
     options |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
     schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
-    return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json, verbose, calibrated=True)
+    result = schedule.epsilon(delta=options["delta"])
+    share = f"each stage meets its share of epsilon {options['epsilon']:g}; both together have the epsilon above"
+    notes = {"budget": share} if budget == "split" else {}
+    return show_run(result, schedule, output, json, verbose, calibrated=True, notes=notes)
 
 
 COMMANDS = {"run": run_command, "dp-sft": dp_sft_command}
