@@ -29,8 +29,8 @@ LEGEND = {
 OWN_PROGRAM = "privproj accounts for the mechanism, but does not train with it"  # for an algorithm of this name
 # further explanations of the table, for --verbose
 DETAILS = {
-    "heuristic": "The ranking assumes that DP-SGD's noise, averaged over the run, is as large as the update. Noise matters "
-    "less for large batches. Only an experiment measures accuracy.",
+    "heuristic": "The ranking assumes that DP-SGD's noise, averaged over the run, is as large as the update. Noise "
+    "matters less for large batches. Only an experiment measures accuracy.",
     "per-layer clipping": "Records whose gradient is concentrated in few layers are clipped harder. Layers that are "
     "projected less get less of the noise. A noise below 1 does not mean a better model.",
     "not listed": "lora-fa, lora-resampled, prism and dp-sft train part of the weights, with DP-SGD's noise "

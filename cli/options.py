@@ -149,7 +149,9 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
         declared, spelt = parameters[name], "--" + name.replace("_", "-")
         is_needed = declared.default is declared.empty
         help_text = " ".join(documented.get(name, "").replace("``", "").split())
-        help_text = COMPOUND_NAME.sub(lambda word: option_name(word[0]) if word[0] in parameters else word[0], help_text)
+        help_text = COMPOUND_NAME.sub(
+            lambda word: option_name(word[0]) if word[0] in parameters else word[0], help_text
+        )
         help_text += "" if is_needed or declared.default is None else f"  [default: {declared.default}]"
         options.append(option(spelt, help_text, required=is_needed, type=type_of(declared.annotation)))
     return options

@@ -19,7 +19,9 @@ TARGET_PARAMETERS = {
     "log10_delta": Parameter(
         NUMBER, "Decimal logarithm of delta, instead of --delta, for example -1000.", "L", is_rare=True
     ),
-    "advantage": Parameter(NUMBER, "Instead of epsilon and delta: largest TPR - FPR of any membership inference attack.", "A"),
+    "advantage": Parameter(
+        NUMBER, "Instead of epsilon and delta: largest TPR - FPR of any membership inference attack.", "A"
+    ),
     "tpr": Parameter(
         NUMBER,
         "Instead of epsilon and delta: largest true positive rate of any attack at false positive rate --fpr.",

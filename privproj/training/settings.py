@@ -48,7 +48,9 @@ class Settings:
     noise_multiplier: float | None = parameter(NOISE, "Noise multiplier, instead of a target epsilon.", "Z")
     clip: float = parameter(CLIP, "Clipping norm of a record's gradient.  [default: 1]", "C", default=1.0)
     adaptive_clipping_sigma: float | None = parameter(
-        DEVIATION, "Adapt the clipping norm to the median gradient norm. S is the noise standard deviation of the count.", "S"
+        DEVIATION,
+        "Adapt the clipping norm to the median gradient norm. S is the noise standard deviation of the count.",
+        "S",
     )
     batch_size: int | None = parameter(COUNT, "Expected batch size.  [default: 256]", "B")
     sampling: str = parameter(
@@ -67,7 +69,9 @@ class Settings:
     clipping: str = parameter(
         one_of("joint", "per-layer"), "One clipping norm for all layers, or one for each layer.", default="joint"
     )
-    every: int = parameter(COUNT, "Number of steps between two samplings of a LoRA factor.  [default: 1]", "T", default=1)
+    every: int = parameter(
+        COUNT, "Number of steps between two samplings of the random factor.  [default: 1]", "T", default=1
+    )
     update: str | None = parameter(
         one_of("adaptive", "plain"), "Optimizer of prism: with second moments or without.  [default: adaptive]"
     )

@@ -25,7 +25,9 @@ from privproj.run import percent
     "filter",
     file_argument(),
     *options_from(remaining, "epsilon", "delta"),
-    option("--order", "Renyi order of the filter, fixed in advance.  [default: the best for the first phase]", metavar="A"),
+    option(
+        "--order", "Renyi order of the filter, fixed in advance.  [default: the best for the first phase]", metavar="A"
+    ),
     json_option(),
     requirements_option(),
 )
@@ -77,7 +79,9 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     summary |= {"epsilon": epsilon, "delta": delta}
     of_filter = str(budget.order).removesuffix(".0")
     used = f"{share} of the budget, measured by the Renyi divergence at order {of_filter}"
-    labels = {"planned": f"{percent(unlimited.spent / budget.budget)} of the budget after all phases"} if planned else {}
+    labels = (
+        {"planned": f"{percent(unlimited.spent / budget.budget)} of the budget after all phases"} if planned else {}
+    )
     labels |= {"spent": f"{used}. Pass --order {of_filter} in all later queries for this run."}
     if verbose:
         price = "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance"

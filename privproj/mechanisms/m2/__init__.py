@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameterError
@@ -18,8 +18,23 @@ LAYER_TEXT = re.compile(
 )
 
 
+class _ArgumentsByName:
+    """Base class of :class:`Layer`. A class of its own, so that the signature of ``Layer`` names all parameters."""
+
+    def __new__(cls, *unnamed: object, **parameters: object) -> Self:
+        """Return a layer.
+
+        Raises:
+            InvalidParameterError: A parameter is given without its name.
+        """
+        if unnamed:
+            call = "write Layer(dim=1024, rank=16), or use the text '1024x16'"
+            raise InvalidParameterError("arguments of Layer", quoted(unnamed), "given by name", call)
+        return super().__new__(cls)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class Layer(_ArgumentsByName):
     """Layers of one shape, each with its own projection from ``dim`` to ``rank``.
 
     Args:
@@ -44,17 +59,6 @@ class Layer:
     count: int = 1
     columns: int | None = None
     share: float | None = None
-
-    def __new__(cls, *unnamed: object, **parameters: object) -> "Layer":
-        """Return a layer.
-
-        Raises:
-            InvalidParameterError: A parameter is given without its name.
-        """
-        if unnamed:
-            call = "write Layer(dim=1024, rank=16), or use the text '1024x16'"
-            raise InvalidParameterError("arguments of Layer", quoted(unnamed), "given by name", call)
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
