@@ -23,8 +23,8 @@ NO_FILE = "this folder contains none. Give the path of each file, or rename the 
 @command_with(
     "check",
     file_argument(nargs=-1),
-    option("--update", "Rewrite expect and bound_version with the current values.", is_flag=True),
-    option("--reference", "Compare results of one release (epsilon, delta, sigma) with mpmath, too.", is_flag=True),
+    option("--update", "Set expect and bound_version to the current values.", is_flag=True),
+    option("--reference", "Also compare epsilon, delta and sigma of one release with mpmath.", is_flag=True),
     Once(["--junit"], help="Write a JUnit report to a file.", metavar="FILE"),
     json_option(),
     requirements_option(),
@@ -49,11 +49,11 @@ def command(file: tuple[str, ...], update: bool, reference: bool, junit: str | N
       sampling_rate = 0.01
       steps = 2000
       delta = 1e-5
-      expect = 1.0888   # with rtol (default 1e-6, at most 0.1), or at_most, or both
-      rtol = 1e-3
-      at_most = 1.2
-      status = "proved" # or "conditional"; without it, both pass
-      bound_version = 5 # shows whether the bound of a changed value has changed; --update sets it
+      expect = 1.0888   # expected value; give expect, at_most or both
+      rtol = 1e-3       # relative tolerance, at most 0.1 (default 1e-6)
+      at_most = 1.2     # largest allowed value
+      status = "proved" # or "conditional"; if omitted, both pass
+      bound_version = 5 # optional; the report states if the version has changed
     """
     names = files_of(file)
     for name in names:

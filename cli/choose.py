@@ -19,20 +19,20 @@ from .query import (
 
 # meaning of the columns of the table
 LEGEND = {
-    "noise": "standard deviation of the noise on the update, as a multiple of that of DP-SGD at the same privacy "
-    "(the noise multipliers of m2 and dp-sgd are not comparable)",
-    "error": "mean squared projection error over the squared norm of the update: of one step, and of the run averaged "
-    "over fresh projections",
-    "ranking": "error of the run + noise^2, a heuristic that does not predict accuracy",
+    "noise": "standard deviation of the noise on the update, divided by the value for DP-SGD at the same privacy. The "
+    "noise multipliers of m2 and dp-sgd are not comparable.",
+    "error": "mean squared projection error, divided by the squared norm of the update: for one step, and for the mean "
+    "over all steps of the run, each with a fresh projection",
+    "size": "numbers in one release, in percent of the numbers in the gradient",
+    "ranking": "by error (run) + noise^2, a heuristic that does not predict accuracy",
 }
 OWN_PROGRAM = "privproj accounts for the mechanism, but does not train with it"  # for an algorithm of this name
 # further explanations of the table, for --verbose
 DETAILS = {
-    "heuristic": "It assumes that DP-SGD's noise, averaged over the run, is as large as the update. Noise matters "
-    "less for large batches. Only an experiment measures accuracy.",
+    "heuristic": "The ranking assumes that DP-SGD's noise, averaged over the run, is as large as the update. Noise "
+    "matters less for large batches. Only an experiment measures accuracy.",
     "per-layer clipping": "Records whose gradient is concentrated in few layers are clipped harder. Layers that are "
     "projected less get less of the noise. A noise below 1 does not mean a better model.",
-    "size": "numbers in one release, in percent of the numbers in the gradient",
     "not listed": "lora-fa, lora-resampled, prism and dp-sft train part of the weights, with DP-SGD's noise "
     "multiplier. flora uses one projection for several steps, so its error averages out more slowly.",
 }
@@ -41,7 +41,7 @@ DETAILS = {
 def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
     """Return the rows as text, best first, with the legend and the requirements."""
     first = rows[0].result
-    title = f"training algorithms at {first.target_text}, best first"
+    title = f"training algorithms at {first.target_text}, best first (`privproj explain NAME` describes each)"
     head = ("algorithm", "rank", "noise multiplier", "noise (x DP-SGD)", "error (step)", "error (run)", "size (%)")
     lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}
@@ -59,7 +59,7 @@ def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
         "assumes": render.each_with_owners({name: of.data_assumptions for name, of in named.items()}),
         "bound": bounds if verbose else (),
         "run": render.run_line(first),
-        "neighbors": [*dict.fromkeys(map(render.neighbors_text, named.values()))],
+        "neighbors": render.each_with_owners({name: [render.neighbors_text(of)] for name, of in named.items()}),
         "requires": render.requirements_of(required, verbose),
     }
     lines += render.label_lines(parts)
@@ -113,7 +113,7 @@ choose_command = SectionedCommand(
         ],
         "Run": [one for one in run_options("sigma") if one.name not in COMPUTED],
         "Target": options_from(choose, "epsilon", "delta"),
-        "Answer": [
+        "Output": [
             json_option(),
             requirements_option(),
             option("--plot", "Write a plot of the error against the rank (.png, .svg, .pdf).", metavar="FILE"),

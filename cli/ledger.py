@@ -22,7 +22,7 @@ from .query import EXIT_CODES
 @command_with(
     "ledger",
     file_argument(),
-    option("--delta", "Set delta.  [default: that of the ledger]", metavar="D"),
+    option("--delta", "Delta at which epsilon is computed.  [default: the delta of the ledger's target]", metavar="D"),
     json_option(),
     requirements_option(),
 )
@@ -227,7 +227,7 @@ def remaining_text(
         first or f"epsilon spent = {spent}  ({budget})",
         *render.label_lines({"assumes": summary["data_assumptions"]}),
     ]
-    if summary["epsilon_planned"] is not None:
+    if summary["epsilon_planned"] is not None and "planned" not in (labels or {}):
         lines.append(f"  planned:   epsilon {round_outward(summary['epsilon_planned'])} after all phases")
     lines += render.label_lines(labels or {})
     fits = {None: "", True: "; the planned steps exceed the budget", False: "; the planned steps fit"}

@@ -4,6 +4,7 @@ The command is a group of click commands, each of which is imported when it is c
 """
 
 import os
+import re
 import sys
 from collections.abc import Collection
 from contextlib import suppress
@@ -202,7 +203,10 @@ def sentence_of(error: InvalidParameterError, options: Collection[str]) -> str:
 
     Names of parameters are written as ``options`` of the command.
     """
-    name = option_name(error.name)
+    place, _, leaf = error.name.rpartition(": ")
+    # the place is a file with an entry, or the name of a bound; a bound takes its parameters from options
+    is_of_bound = re.fullmatch(r"[a-z0-9-]+", place) and option_name(leaf) in options
+    name = f"{place}: {option_name(leaf)}" if is_of_bound else option_name(error.name)
     if name == "--mechanism" and name not in options:
         name = "MECHANISM"  # an argument
     value = name if error.value is True and name in options else error.value  # a flag has no value

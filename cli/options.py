@@ -149,6 +149,9 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
         declared, spelt = parameters[name], "--" + name.replace("_", "-")
         is_needed = declared.default is declared.empty
         help_text = " ".join(documented.get(name, "").replace("``", "").split())
+        help_text = COMPOUND_NAME.sub(
+            lambda word: option_name(word[0]) if word[0] in parameters else word[0], help_text
+        )
         help_text += "" if is_needed or declared.default is None else f"  [default: {declared.default}]"
         options.append(option(spelt, help_text, required=is_needed, type=type_of(declared.annotation)))
     return options
@@ -214,7 +217,7 @@ def options_of(context: click.Context) -> list[str]:
 ASSIGNED = re.compile(r"(?<![\w.-])([a-z]+(?:_[a-z0-9]+)*)=([\w.+-]*\w)")
 
 # a name of several words, such as "batch_size"
-COMPOUND_NAME = re.compile(r"(?<![\w./-])[a-z]+(?:_[a-z0-9]+)+(?![\w/=-])")
+COMPOUND_NAME = re.compile(r"(?<![\w./-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![\w/=-])")
 
 # Where a text has one of these phrases, a name of one word, such as "dim", is that of a parameter too.
 ABOUT_PARAMETERS = re.compile(

@@ -127,7 +127,7 @@ class QueryGroup(Group):
     """The command group ``privproj QUANTITY``, with a command for each mechanism.
 
     ``ask`` is called with the mechanism, the run and all other options, and returns the exit code. ``answer`` and
-    ``own_run`` are further options, which the help shows under the headings "Answer" and "Run". ``example`` is the end
+    ``own_run`` are further options, which the help shows under the headings "Output" and "Run". ``example`` is the end
     of the example in the help. ``finds_noise`` is True if the noise multiplier is optional.
     """
 
@@ -152,6 +152,15 @@ class QueryGroup(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         names = (name for name in mechanism_names() if has_quantity(self.quantity, mechanism_named(name)))
         return [*names, *self.commands]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        listed = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rows = [(name, one.get_short_help_str(formatter.width)) for name, one in listed.items() if one]
+        with formatter.section("Mechanisms"):
+            formatter.write_dl([row for row in rows if row[0] not in self.commands])
+        if self.commands:
+            with formatter.section("Commands"):
+                formatter.write_dl([row for row in rows if row[0] in self.commands])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if lines_of(cmd_name) and has_quantity(self.quantity, mechanism_named(cmd_name)):
@@ -184,7 +193,7 @@ class QueryGroup(Group):
                 "Mechanism": own_options,
                 "Run": [*self.own_run, *(one for one in requested if one.name not in COMPUTED)],
                 "Target": target_options(self.quantity),
-                "Answer": [*self.answer, *(one for one in requested if one.name in COMPUTED)],
+                "Output": [*self.answer, *(one for one in requested if one.name in COMPUTED)],
             },
             callback=run,
             name=mechanism,
@@ -335,8 +344,8 @@ def take_adapter(
     if projects:
         values["layer"] = layers
     else:
-        note += " (inputs x rank x matrices) have LoRA's factors: shapes that do not matter to this number, as long as "
-        note += "one clip holds all that is trained"
+        note += " (inputs x rank x matrices). These shapes do not change the result, if each record's gradient of all "
+        note += "trained weights is clipped to one norm"
     write(note, sys.stderr)
 
 

@@ -109,7 +109,7 @@ def answer_text(
         details = {
             "lower bound": lower_bound_text(result),
             "numerics": numerics_text(result),
-            "source": f"{result.source}; bound version {result.bound_version}",
+            "source": f"{result.source}; version {result.bound_version} of this bound",
         }
     requirements = {"requires": requirement_lines(result.requirements, verbose)}
     lines = [*(first or result_lines(result))]
@@ -129,22 +129,24 @@ def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
 def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None) -> list[str]:
     """Return the requirements of several results as lines, each requirement once.
 
-    ``texts_of`` maps the name of each result to its requirements. If only some results have a requirement, the names of
-    these results follow the requirement. ``verbose`` has the same meaning as in :func:`requirement_lines`.
+    ``texts_of`` maps the name of each result to its requirements. If only some results have a requirement, the line
+    states the names of these results. ``verbose`` has the same meaning as in :func:`requirement_lines`.
     """
     owners: dict[str, list[str]] = {}
     for name, texts in texts_of.items():
         for text in texts:
             owners.setdefault(text, []).append(name)
-    lines = []
+    lines, groups = [], dict[str, list[str]]()
     for text, names in owners.items():
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        which = "" if len(names) == len(texts_of) else f" ({', '.join(names[:MOST_NAMES])}{more})"
+        which = "" if len(names) == len(texts_of) else f"only {', '.join(names[:MOST_NAMES])}{more}"
         short = short_name(text)
-        lines.append(f"{short}{which}: {text}" if verbose and short else f"{short or text}{which}")
+        lines.append(f"{short}{f' ({which})' if which else ''}: {text}" if short else f"{text}")
+        groups.setdefault(which, []).append(short or text)
     if verbose or not lines:
         return lines
-    return [", ".join(lines) + f" {EXPLAIN_NAME if verbose is None else EXPLAIN_V}"]
+    brief = [(f"{which}: " if which else "") + ", ".join(groups[which]) for which in sorted(groups, key=bool)]
+    return [*brief[:-1], f"{brief[-1]} {EXPLAIN_NAME if verbose is None else EXPLAIN_V}"]
 
 
 def noise_text(result: Result) -> str:
@@ -299,10 +301,10 @@ def certified_text(result: Result) -> str:
 
     ways = {"lower": ROUND_FLOOR, "upper": ROUND_CEILING}
     least, most = (Context(12, way, -(10**9), 10**9).create_decimal(proof[end]) for end, way in ways.items())
-    at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
+    at = "".join(f" ({name} {value:.6g})" for name, value in proof["witness"].items())
     # A lower bound of 0 means unknown.
-    left_side = f"{least} <= " if least else ""
-    return f"{left_side}the bound's delta{at} <= {most}, proved by {proof['arithmetic']}, {proof['bits']} bits"
+    enclosure = f"from {least} to {most}" if least else f"at most {most}"
+    return f"the bound's delta is {enclosure}{at}, proved by {proof['arithmetic']}, {proof['bits']} bits"
 
 
 def terminal_width() -> int | None:
@@ -414,21 +416,24 @@ def utility_text(utility: "Utility") -> list[str]:
 
     The noise is compared with DP-SGD at the same privacy.
     """
-    averaged = "one step, not averaged"
+    averaged = ""
     if utility.releases > 1:
         over = two_digits(utility.projection_error_of_run)
-        averaged = f"one step; {over}x averaged over {utility.releases} fresh projections"
+        averaged = f"; {over} times for the mean over {utility.releases} fresh projections"
     return [
-        f"effective noise multiplier {utility.effective_noise_multiplier:.4g} (DP-SGD at the same privacy: "
-        f"{utility.dp_sgd_noise_multiplier:.4g}, {utility.noise_over_dp_sgd:.2f}x)",
-        f"mean squared projection error {utility.projection_error:.4g}x the squared norm of the update ({averaged})",
+        f"effective noise multiplier {utility.effective_noise_multiplier:.4g}, {utility.noise_over_dp_sgd:.2f} times "
+        f"that of DP-SGD at the same privacy ({utility.dp_sgd_noise_multiplier:.4g})",
+        f"mean squared projection error {utility.projection_error:.4g} times the squared norm of the update, in one "
+        f"step{averaged}",
     ]
 
 
-def run_text(result: Result, verbose: bool = False, calibrated: bool = False) -> str:
+def run_text(
+    result: Result, verbose: bool = False, calibrated: bool = False, notes: Mapping[str, str] | None = None
+) -> str:
     """Return the result of a run file as text, with a line for every phase.
 
-    If ``calibrated``, each line states the noise multiplier, rounded up.
+    If ``calibrated``, each line states the noise multiplier, rounded up. ``notes`` are further lines by label.
     """
     from privproj.io.run_file import listed, phase_kind, releases_text
 
@@ -443,10 +448,13 @@ def run_text(result: Result, verbose: bool = False, calibrated: bool = False) ->
             text += f" ({parameters})" if verbose else f", noise multiplier {round_outward(noise)}" if noise else ""
         lines += label_lines({phase["name"]: text}) if verbose else fit_line(f"  {phase['name'] + ':':<10} ", text)
     lines += label_lines({"neighbors": neighbors_text(result)})
-    parts: dict[str, Any] = {}
+    parts: dict[str, Any] = {**(notes or {})}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
         regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore
-        parts["regret"] = f"at most {regret}; the slack is needed only where an error rate is below {rate}"
+        parts["regret"] = (
+            f"mu overstates the success probability of the best attack by at most {regret}; the slack matters only "
+            f"for error rates below {rate}"
+        )
         parts["meaning"] = GDP_NOTES if verbose else ()
     return answer_text(result, parts, lines, verbose)
 
@@ -469,7 +477,7 @@ def several_results(results: Mapping[str, Result], verbose: bool | None = None) 
     return {
         "assumes": each_with_owners({name: result.data_assumptions for name, result in results.items()}),
         "run": run_line(first),
-        "neighbors": [*dict.fromkeys(map(neighbors_text, results.values()))],
+        "neighbors": each_with_owners({name: [neighbors_text(result)] for name, result in results.items()}),
         "requires": requirements_of({name: result.requirements for name, result in results.items()}, verbose),
     }
 
@@ -501,7 +509,7 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
             reason = in_command((row.reason if verbose else row.short) or "no number")
             reasons.setdefault(reason, []).append(row.bound.name)
     parts["no value"] = [
-        f"{', '.join(names)} ({'each ' if len(names) > 1 else ''}{reason.rstrip('.')})"
+        f"{', '.join(names)} ({'each ' if len(names) > 1 and not verbose else ''}{reason.rstrip('.')})"
         for reason, names in reasons.items()
     ]
     # the table shows which values are infinite
@@ -549,7 +557,7 @@ def bound_page(bound: "Bound") -> list[str]:
     conditional = "; conditional if the result has a line 'assumes'" * (bound.status is Status.PROVED)
     rows = {
         "summary": bound.summary,
-        "formula": bound.formula,
+        "formula": f"{bound.formula} (symbols: docs/notation.md)" if bound.formula else "",
         "source": bound.citation,
         "status": f"{bound.status}{conditional}",
         "reason": as_sentence(bound.reason),

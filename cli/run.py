@@ -45,14 +45,13 @@ def run_command(
     file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool,
     gdp: bool, verbose: bool, **risk: float | None,
 ) -> int:  # fmt: skip
-    """Compute epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
+    """Compute epsilon or delta of all phases of a run file together.
 
     With --calibrate, one factor scales all noise multipliers such that the run meets --epsilon and --delta, or an
-    attack risk (--advantage,
-    or --tpr and --fpr).
+    attack risk (--advantage, or --tpr and --fpr).
 
     \b
-    A run file in TOML:
+    A run file in TOML lists the phases; each has a mechanism, sampling and steps:
       [[phase]]
       mechanism = "m2"
       dim = 2048
@@ -87,18 +86,22 @@ def run_command(
 
 
 def show_run(
-    result: Result, schedule: Composition, output: str | None, json: bool, verbose: bool, calibrated: bool = False
-) -> int:
+    result: Result, schedule: Composition, output: str | None, json: bool, verbose: bool, calibrated: bool = False,
+    notes: dict[str, str] | None = None,
+) -> int:  # fmt: skip
     """Print the result of a run and return the exit code.
 
     If ``output`` is given, the phases are written to this run file. If the noise multipliers are ``calibrated``, they
-    are printed.
+    are printed. ``notes`` are further lines by label.
     """
     if output is not None:
         write_data(output, schedule.as_dict())
     from privproj.accounting.lower_bounds import with_details
 
-    return show(result, json, lambda: render.run_text(with_details(result) if verbose else result, verbose, calibrated))
+    def text() -> str:
+        return render.run_text(with_details(result) if verbose else result, verbose, calibrated, notes)
+
+    return show(result, json, text)
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
@@ -131,7 +134,8 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     option("--steps", "Number of training steps.", metavar="T2", required=True, type=COUNT),
     option(
         "--budget",
-        "Compose both stages jointly, or split the budget.  [default: joint]",
+        "joint: scale the noise until both stages together meet the target. split: each stage meets its share.  "
+        "[default: joint]",
         type=OneOf(["joint", "split"]),
     ),
     option("--public", "Declare that the subspace comes from public data.", is_flag=True),
@@ -154,7 +158,10 @@ def dp_sft_command(
             raise InvalidParameterError(name, value, "omitted with --public", "only one stage uses private data")
     options |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
     schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
-    return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json, verbose, calibrated=True)
+    result = schedule.epsilon(delta=options["delta"])
+    share = f"each stage meets its share of epsilon {options['epsilon']:g}; both together have the epsilon above"
+    notes = {"budget": share} if budget == "split" else {}
+    return show_run(result, schedule, output, json, verbose, calibrated=True, notes=notes)
 
 
 COMMANDS = {"run": run_command, "dp-sft": dp_sft_command}

@@ -111,7 +111,7 @@ def text(record: dict[str, Any]) -> str:
     first = f"test accuracy = {100.0 * record['test_accuracy']:.1f} %  (on held-out records, which are not protected)"
     multiplier, deviation = (round_outward(record[name]) for name in ("noise_multiplier", "noise_std"))
     parts = {
-        "noise": f"multiplier {multiplier}, standard deviation {deviation} (sum of clipped gradients)",
+        "noise": f"multiplier {multiplier}, standard deviation {deviation} (on the sum of clipped gradients)",
         "clip": CLIPS.format(**clips) if clips else "",
         "trained": f"{record['steps']} steps in {record['seconds']:.1f} s on {record['device']}",
         "wrote": ", ".join(record["paths"].values()),

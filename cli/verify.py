@@ -58,7 +58,7 @@ class DocumentKind:
 @command_with(
     "verify",
     file_argument(nargs=-1, metavar="FILE [LEDGER [CHECKPOINT]]"),
-    option("--delta", "Set the delta of a ledger.  [default: that of the ledger]", metavar="D"),
+    option("--delta", "Delta at which a ledger is checked.  [default: the delta of the ledger's target]", metavar="D"),
     json_option(),
     requirements_option(),
 )

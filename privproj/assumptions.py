@@ -52,9 +52,9 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "Under add-remove, the number of records is private. The sampling rate, the number of steps and the divisor "
-        "of the sums must then not depend on this number. Under zero-out and replace, the number of records is "
-        "public.",
+        "Under zero-out and replace, the number of records is public. Under add-remove, the number of records is "
+        "private: compute the sampling rate, the number of steps and the divisor of the sums from a public estimate of "
+        "this number.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26

@@ -119,7 +119,7 @@ class Run:
 
     steps: int = parameter(
         whole_number("an integer >= 1"),
-        "Number of releases (epochs for partition, balls-in-bins, shuffle).  [default: 1, if not sampled]",
+        "Number of releases (epochs for partition, balls-in-bins, shuffle); required if Q < 1.  [default: 1]",
         "T",
         default=1,
     )

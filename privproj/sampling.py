@@ -180,8 +180,8 @@ SCHEMES = {
         relations=(NeighboringRelation.REPLACE,),
         default_relation=NeighboringRelation.REPLACE,
         why_default="The neighboring relation is replace, because the theorem for fixed-size sampling covers no other "
-        "one. The noise multiplier is then sigma/(2C), half of the sigma/C of DP-SGD programs (for Laplace noise, "
-        "sigma is the scale).",
+        "one. For noise of standard deviation (Laplace: scale) sigma and clipping norm C, the noise multiplier is "
+        "sigma/(2C), half of the value sigma/C that DP-SGD programs use.",
         requirements=Requirement.FIXED_SIZE_SAMPLING,
         varies_in_size=False,
         is_one_sided=False,

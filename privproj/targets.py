@@ -14,14 +14,21 @@ from privproj.parameters import NUMBER, Parameter, privacy_epsilon, probability,
 
 # The target parameters by name
 TARGET_PARAMETERS = {
-    "epsilon": Parameter(NUMBER, "Privacy loss epsilon.", "E"),
-    "delta": Parameter(NUMBER, "Failure probability delta.", "D"),
+    "epsilon": Parameter(NUMBER, "Epsilon of the (epsilon, delta) guarantee.", "E"),
+    "delta": Parameter(NUMBER, "Delta of the (epsilon, delta) guarantee.", "D"),
     "log10_delta": Parameter(
-        NUMBER, "Instead of --delta: its decimal logarithm, for instance -1000.", "L", is_rare=True
+        NUMBER, "Decimal logarithm of delta, instead of --delta, for example -1000.", "L", is_rare=True
     ),
-    "advantage": Parameter(NUMBER, "Instead of these: largest TPR - FPR of any membership attack.", "A"),
-    "tpr": Parameter(NUMBER, "Instead of these: largest true positive rate of any attack at --fpr.", "B", is_rare=True),
-    "fpr": Parameter(NUMBER, "False positive rate at which --tpr is the limit.", "A", is_rare=True),
+    "advantage": Parameter(
+        NUMBER, "Instead of epsilon and delta: largest TPR - FPR of any membership inference attack.", "A"
+    ),
+    "tpr": Parameter(
+        NUMBER,
+        "Instead of epsilon and delta: largest true positive rate of any attack at false positive rate --fpr.",
+        "B",
+        is_rare=True,
+    ),
+    "fpr": Parameter(NUMBER, "False positive rate at which --tpr limits the true positive rate.", "A", is_rare=True),
 }
 
 

@@ -152,8 +152,11 @@ def compare_with_baselines(
     if result.quantity not in SOLVERS:
         return []
     setting: Any = mechanism
+    limit = ""
     if isinstance(mechanism, M2):
         setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
+        is_from_dim = mechanism.dim is not None and mechanism.columns is None and mechanism.change_rank is None
+        limit = f"dim = {mechanism.dim}" if is_from_dim else f"{setting.change_rank}"
     # relative accuracy, enough for four digits
     solve = partial(solve_sigma, roughly=True) if result.quantity == "sigma" else SOLVERS[result.quantity]
     target = result.risk or {"epsilon": result.epsilon, "delta": result.delta}
@@ -169,7 +172,7 @@ def compare_with_baselines(
         except (QueryError, InvalidParameterError):
             continue
         if value is not None and bound != result.bound:
-            rows.append((baseline.label.format(k=vars(setting).get("change_rank")), float(value)))
+            rows.append((baseline.label.format(k=limit), float(value)))
     return rows
 
 

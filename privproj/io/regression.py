@@ -120,7 +120,7 @@ class Entry:
             return f"expected a {status} bound, got a {result.status} one"
         problems = []
         if expect is not None and not abs(value - expect) <= rtol * abs(expect):
-            problems.append(f"expected {expect!r} within a relative {rtol:g}, moved by {change_text(expect, value)}")
+            problems.append(f"expected {expect!r} (relative tolerance {rtol:g}), moved by {change_text(expect, value)}")
         if most is not None and not value <= most:
             problems.append(f"expected at most {most!r}, got {value!r}, {change_text(most, value)}")
         return "; ".join(problems) + self._why(result) if problems else ""

@@ -48,7 +48,9 @@ class Settings:
     noise_multiplier: float | None = parameter(NOISE, "Noise multiplier, instead of a target epsilon.", "Z")
     clip: float = parameter(CLIP, "Clipping norm of a record's gradient.  [default: 1]", "C", default=1.0)
     adaptive_clipping_sigma: float | None = parameter(
-        DEVIATION, "Adapt the clipping norm to the median norm, by a count with noise of this standard deviation.", "S"
+        DEVIATION,
+        "Adapt the clipping norm to the median gradient norm. S is the noise standard deviation of the count.",
+        "S",
     )
     batch_size: int | None = parameter(COUNT, "Expected batch size.  [default: 256]", "B")
     sampling: str = parameter(
@@ -67,12 +69,14 @@ class Settings:
     clipping: str = parameter(
         one_of("joint", "per-layer"), "One clipping norm for all layers, or one for each layer.", default="joint"
     )
-    every: int = parameter(COUNT, "Number of steps that use one re-sampled factor.  [default: 1]", "T", default=1)
-    update: str | None = parameter(
-        one_of("adaptive", "plain"), "Step of prism: divide by second moments, or not.  [default: adaptive]"
+    every: int = parameter(
+        COUNT, "Number of steps between two samplings of the random factor.  [default: 1]", "T", default=1
     )
-    momentum: float | None = parameter(WEIGHT, "Weight of the past in prism's momentum.  [default: 0.9]", "BETA")
-    beta2: float | None = parameter(WEIGHT, "Weight of the past in prism's second moments.  [default: 0.99]", "BETA")
+    update: str | None = parameter(
+        one_of("adaptive", "plain"), "Optimizer of prism: with second moments or without.  [default: adaptive]"
+    )
+    momentum: float | None = parameter(WEIGHT, "Momentum of prism.  [default: 0.9]", "BETA")
+    beta2: float | None = parameter(WEIGHT, "Decay rate of prism's second moments.  [default: 0.99]", "BETA")
     ridge: float | None = parameter(
         number("a number above 0 and at most 1e9", 0.0, 1e9, open_low=True),
         "Factor of the ridge on prism's second moments.  [default: 1]", "K",
@@ -81,7 +85,7 @@ class Settings:
         COUNT, "Steps of dp-sft's search, a multiple of the rank.  [default: half of the steps]", "T"
     )
     public_data: str | None = parameter(
-        TEXT, "Let dp-sft search its subspace in public records, at no privacy cost.", "DATA"
+        TEXT, "Public records from which dp-sft computes its subspace, at no privacy cost.", "DATA"
     )
     optimizer: str | None = parameter(one_of("sgd", "adam"), "Optimizer in dp-sft's subspace.  [default: sgd]")
     subspace_learning_rate: float | None = parameter(

@@ -243,7 +243,7 @@ def membership(
         noise_multiplier: z = noise standard deviation / sensitivity.
         mechanism: Training algorithm.
         rank: Rank, where the algorithm has one.
-        attack: Attack to run.
+        attack: poison: train shadow models with and without a canary. calibrated: score records by their loss.
         models: Number of shadow models, half of them with the canary.
         records: Number of training records.
         steps: Number of steps.

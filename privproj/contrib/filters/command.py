@@ -25,16 +25,17 @@ from privproj.run import percent
     "filter",
     file_argument(),
     *options_from(remaining, "epsilon", "delta"),
-    option("--order", "Set the order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
+    option(
+        "--order", "Renyi order of the filter, fixed in advance.  [default: the best for the first phase]", metavar="A"
+    ),
     json_option(),
     requirements_option(),
 )
 def filter_command(file: str, epsilon: float, delta: float, order: float | None, json: bool, verbose: bool) -> int:
     """Print how many steps of a run file fit in a budget if later phases depend on earlier outputs.
 
-    The budget is that of a Renyi filter. Parameters of completed phases and of phases with `planned = true` may depend
-    on earlier outputs. The order of the filter is fixed with the budget, before the first release. The default order
-    suits the first phase.
+    A Renyi filter enforces the budget. Parameters of completed phases and of phases with `planned = true` may depend on
+    earlier outputs. Fix epsilon, delta and the Renyi order before the first release.
 
     \b
     Example:
@@ -50,8 +51,10 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
         try:
             budget.spend(phase)
         except UnsupportedError:
-            reason = f"{phase.place} is done but exceeds the budget, so the filter has no guarantee"
-            raise UnsupportedError(f"{reason}. Use a larger epsilon or delta") from None
+            at = str(budget.order).removesuffix(".0")
+            reason = f"{phase.place} is done but exceeds the budget at order {at}, so the filter has no guarantee"
+            remedy = "Pass the epsilon, the delta and the --order that were fixed before the first release"
+            raise UnsupportedError(f"{reason}. {remedy}") from None
     for phase in schedule.phases:
         unlimited.spend(phase)
     try:
@@ -74,13 +77,15 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
             budget.spend(phase)
     summary |= record(schedule, rows, plan, spent, Requirement.FIXED_FILTER)
     summary |= {"epsilon": epsilon, "delta": delta}
-    used = f"{share} of the Renyi divergence of the budget"
-    fixed_text = f"epsilon {round_outward(summary['epsilon_spent'])} if these phases were fixed in advance"
     of_filter = str(budget.order).removesuffix(".0")
-    labels = {"spent": f"{used} ({fixed_text}; pass --order {of_filter} in later queries)"}
+    used = f"{share} of the budget, measured by the Renyi divergence at order {of_filter}"
+    labels = (
+        {"planned": f"{percent(unlimited.spent / budget.budget)} of the budget after all phases"} if planned else {}
+    )
+    labels |= {"spent": f"{used}. Pass --order {of_filter} in all later queries for this run."}
     if verbose:
         price = "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance"
         labels |= {"filter": text, "fixed plan": price}
-    first = f"epsilon = {round_outward(reported)}  ({plan.side}, delta = {delta:g}; valid wherever the run stops)"
+    first = f"epsilon = {round_outward(reported)}  ({plan.side}, delta = {delta:g}; valid whenever the run stops)"
     write(render.as_json(summary) if json else remaining_text(summary, plan, labels, verbose, first))
     return 0 if summary["fits"] else 4

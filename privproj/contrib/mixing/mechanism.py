@@ -66,11 +66,11 @@ class Mixing(Mechanism):
     remedy = "more noise (a larger gamma or eigen_noise)"
     rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
     gamma: float = parameter(
-        NOISE_SIZE, "Target for eigenvalue plus noise variance, divided by B^2.", "G", is_needed=True
+        NOISE_SIZE, "Target of (least eigenvalue + noise variance) / B^2; B: clipping norm.", "G", is_needed=True
     )
     eigen_noise: float = parameter(
         NOISE_SIZE,
-        "Standard deviation of the noise on the eigenvalue, divided by B^2 (B: clipping norm).",
+        "Standard deviation of the noise on the eigenvalue, divided by B^2.",
         "Z",
         is_needed=True,
     )

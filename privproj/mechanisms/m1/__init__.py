@@ -57,7 +57,7 @@ class M1(NoisyMechanism):
         whole_number(high=10**7), "Dimension of the layer that is projected.", "D", is_needed=True
     )
     rank: int | None = parameter(whole_number(high=10**7), "Rank of the projection (may exceed D).", "R")
-    columns: int | None = parameter(whole_number(high=10**7), "Other dimension of the layer.", "M")
+    columns: int | None = parameter(whole_number(high=10**7), "Other dimension of the weight matrix.", "M")
     misalignment: float | None = parameter(
         MISALIGNMENT, "Assumption on unit vectors (one column): upper bound of 1 - cosine of neighboring vectors.", "M"
     )

@@ -4,12 +4,12 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameterError
 from privproj.mechanisms.base import ClippedSum, Lift
-from privproj.parameters import LAYERS, flag, integer, one_of, parameter, real, whole_number
+from privproj.parameters import LAYERS, flag, integer, one_of, parameter, quoted, real, whole_number
 
 LAYER_TEXT = re.compile(
     # DxR, DxRxN, DxRxN:M or DxRxN:M@SHARE
@@ -18,8 +18,23 @@ LAYER_TEXT = re.compile(
 )
 
 
+class _ArgumentsByName:
+    """Base class of :class:`Layer`. A class of its own, so that the signature of ``Layer`` names all parameters."""
+
+    def __new__(cls, *unnamed: object, **parameters: object) -> Self:
+        """Return a layer.
+
+        Raises:
+            InvalidParameterError: A parameter is given without its name.
+        """
+        if unnamed:
+            call = "write Layer(dim=1024, rank=16), or use the text '1024x16'"
+            raise InvalidParameterError("arguments of Layer", quoted(unnamed), "given by name", call)
+        return super().__new__(cls)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class Layer(_ArgumentsByName):
     """Layers of one shape, each with its own projection from ``dim`` to ``rank``.
 
     Args:
@@ -95,9 +110,13 @@ class Layer:
         Raises:
             InvalidParameterError: The text has another form, or a size is outside its range.
         """
-        match = LAYER_TEXT.fullmatch(text) if isinstance(text, str) else None
+        if not isinstance(text, str):
+            expected = "a Layer or a text such as '768x16x24'"
+            raise InvalidParameterError("layer", quoted(text), expected, "write Layer(dim=768, rank=16, count=24)")
+        match = LAYER_TEXT.fullmatch(text)
         if match is None:
-            raise InvalidParameterError("layer", text, "of the form DxR[xN][:M][@SHARE]", "for example 768x16x24")
+            remedy = "for example, 768x16x24 means 24 layers of dimension 768, projected to rank 16"
+            raise InvalidParameterError("layer", text, "of the form DxR[xN][:M][@SHARE]", remedy)
         dim, rank, count, columns, share = match.groups()
         try:
             sizes = {"dim": int(dim), "rank": int(rank), "count": int(count or 1), "columns": columns and int(columns)}
@@ -163,8 +182,8 @@ class M2(ClippedSum):
     rank: int | None = parameter(whole_number(), "Rank of the projection.", "R")
     layers: tuple[Layer, ...] = parameter(
         LAYERS,
-        "N layers, projected from dimension D to rank R; M is the other dimension. DxD is not projected. SHARE is the "
-        "share of C^2 for per-layer clipping. Repeat for several shapes.",
+        "N layers, projected from dimension D to rank R; M is the other dimension of their weight matrices. DxD means "
+        "not projected. SHARE is their share of C^2 for per-layer clipping. Repeat the option for other shapes.",
         "DxR[xN][:M][@SHARE]",
         default=(),
         key="layer",
@@ -175,7 +194,7 @@ class M2(ClippedSum):
         "One clipping norm C for all layers, or one for each layer (C^2 is the sum of their squares).",
         default="joint",
     )
-    columns: int | None = parameter(whole_number(high=10**12), "Other dimension of the layer.", "M")
+    columns: int | None = parameter(whole_number(high=10**12), "Other dimension of the weight matrix.", "M")
     change_rank: int | None = parameter(
         whole_number(), "Assumption: largest rank of the difference between neighboring gradients.", "K"
     )

@@ -238,7 +238,7 @@ def _check_rank(mechanism: M2) -> None:
             "columns",
             "nothing",
             "a number",
-            "give columns (the other dimension of the layer), or change_rank (an assumption on the data)",
+            "give columns, the other dimension of the weight matrix, or change_rank, an assumption on the data",
         )
 
 

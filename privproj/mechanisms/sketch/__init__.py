@@ -67,7 +67,8 @@ class Sketch(Mechanism):
     rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
     gamma: float | None = parameter(
         number(high=1e15, open_low=True),
-        "(eigenvalue floor + noise)/difference, instead of the five options below.",
+        "Assumption: G <= (least eigenvalue of Q Q^T + noise variance / variance of the sketching entries) / "
+        "|Q Q^T - Q' Q'^T|_F, where Q is the query matrix. Replaces the options from --eigen-floor to --noise-sigma.",
         "G",
     )
     eigen_floor: float = parameter(

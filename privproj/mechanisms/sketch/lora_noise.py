@@ -56,8 +56,8 @@ def lora_noise(
         row_norm: ``|q|_2``, the Euclidean norm of the row, above 0 and up to 1e100.
         rank: ``r``, the number of rows of ``A``, at least 1.
         initialization: The distribution of the entries of ``A``: "gaussian" or "uniform" (Kaiming, where ``v = 2/m``).
-        variance: ``v``, above 0 and up to 1e100; by default ``1/rank``, which makes the mean 0.
-        row_sum: ``|q|_1``, the sum of the absolute values of the entries, at least ``row_norm``; None omits
+        variance: ``v``, above 0 and up to 1e100; by default ``1/r``, which makes the mean 0.
+        row_sum: ``|q|_1``, the sum of the absolute values of the entries, at least ``row_norm``; needed for
             ``rank_rate``.
 
     Returns:

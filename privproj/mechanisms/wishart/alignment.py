@@ -43,7 +43,7 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
     # 1 - rho <= 2 L^2 / (c0^2 n^2).
     misalignment = 2.0 * (bound / floor / count) ** 2 * (1.0 + 1e-15)
     if misalignment >= 2.0:
-        raise InvalidParameterError("norm_floor", norm_floor, f"above norm_bound/records = {bound / count:.4g}")
+        raise InvalidParameterError("norm_floor", norm_floor, f"above norm_bound / records = {bound / count:.4g}")
     return misalignment
 
 
@@ -57,7 +57,7 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
     before they are used, and the distribution of ``u`` must not depend on the data.
 
     Args:
-        misalignment: ``1 - rho`` of the unit vectors ``v`` and ``v'``, from 0 to 2.
+        misalignment: ``1 - rho``, from 0 to 2, where ``rho`` is the cosine of the unit vectors ``v`` and ``v'``.
         gamma: The norm of the noise that is added, above 0 and up to 1e100.
         dim: ``d``, the length of the vectors, at least 1.
         beta: The probability with which the bound may fail, above 0 and below 1.
@@ -91,7 +91,7 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
     It is a lower bound, from the upper bound on ``1 - rho'`` in :func:`preprocessed_misalignment`.
 
     Args:
-        misalignment: ``1 - rho`` of the unit vectors ``v`` and ``v'``, from 0 to 2.
+        misalignment: ``1 - rho``, from 0 to 2, where ``rho`` is the cosine of the unit vectors ``v`` and ``v'``.
         gamma: The norm of the noise that is added, above 0 and up to 1e100.
         dim: ``d``, the length of the vectors, at least 1.
         beta: The probability with which the bound may fail, above 0 and below 1; add it to delta.

@@ -43,7 +43,7 @@ def test_projection_error_is_never_in_scientific_notation(run):
     """About 100 in a column of two digits was 1e+02."""
     rows = run("choose --layer 768x8 --epsilon 8 --delta 1e-5")[1].splitlines()[2:8]
     assert len(rows) == 6 and not any("e+" in row for row in rows)
-    assert "1024x averaged over 2 fresh" in " ".join(
+    assert "1024 times for the mean over 2 fresh" in " ".join(
         run("epsilon m2 --dim 2048 --rank 1 --noise-multiplier 1 --steps 2 --delta 1e-5 -v")[1].split()
     )
 

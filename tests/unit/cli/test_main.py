@@ -382,7 +382,7 @@ def test_every_query_option_is_under_one_heading(quantity, run):
         shown = run(f"{quantity} {name} --help-all")[1].splitlines()
         wanted = [f"{title}:" for title, options in command.sections.items() if options]
         assert [line for line in shown if line in (*wanted, "Options:")] == wanted
-        assert {"Run:", "Answer:"} <= set(wanted) and ("Target:" in wanted) == (quantity != "curve")
+        assert {"Run:", "Output:"} <= set(wanted) and ("Target:" in wanted) == (quantity != "curve")
         for option in [o for o in command.params if isinstance(o, click.Option)]:
             pattern = re.compile(rf"  (-\w, )?{option.opts[0]}(, -\w)?( .*)?")
             assert len([line for line in shown if pattern.fullmatch(line)]) == 1, option.opts

@@ -60,7 +60,7 @@ SKETCH = "epsilon sketch --gamma 50 --rank 16 --delta 1e-5 --steps 10"
         ),
         (
             "epsilon m2 --bound beta-tail --dim 64 --rank 4 --noise-multiplier 1 --delta 1e-5",
-            "give --columns (the other",
+            "give --columns, the other",
         ),
     ],
 )

@@ -71,7 +71,8 @@ def test_verbose_adds_other_bounds_of_projection(run):
     line = f"epsilon {M2} --delta 1e-5"
     assert "other bounds" not in run(line)[1]
     assert re.search(
-        r"other bounds: plain Gaussian [\d.]+, published \(rank of differences <= 2048\) [\d.]+\n", run(f"{line} -v")[1]
+        r"other bounds: plain Gaussian [\d.]+, published \(rank of differences <= dim = 2048\) [\d.]+\n",
+        run(f"{line} -v")[1],
     )
 
 

@@ -397,5 +397,5 @@ def test_update_keeps_line_endings_and_links(tmp_path, capsys, end):
 def test_failed_entry_prints_changed_value_and_exceeded_limit(tmp_path, capsys):
     assert checked(tmp_path, [{**ENTRIES[0], "expect": 0.5, "at_most": 0.6}]) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert "expected 0.5 within a relative" in out
+    assert "expected 0.5 (relative tolerance" in out
     assert "expected at most 0.6" in out

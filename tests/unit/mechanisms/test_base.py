@@ -40,3 +40,10 @@ def test_layer_round_trips_through_text():
     ):
         with pytest.raises(InvalidParameterError, match="layer"):
             Layer.parse(text)
+
+
+def test_layer_error_shows_a_correct_call():
+    with pytest.raises(InvalidParameterError, match=r"Write Layer\(dim=1024, rank=16\)"):
+        Layer(1024, 16)
+    with pytest.raises(InvalidParameterError, match=r"got \(1024, 16\). Write Layer\(dim="):
+        M2(layers=[(1024, 16)], noise_multiplier=1.0)
