@@ -96,7 +96,8 @@ UNIT_ROUNDING = 2.0**-53  # soundness: unit of rounding of a double
 # soundness: relative error of two nested cumulative sums of at most 2e4 positive terms, each of a dozen roundings. With
 # more terms it grows in proportion: _scale_polygon uses 5 units of rounding for each term if that is more.
 NESTED_SUM_RELATIVE_ERROR = 1e-11
-# soundness: relative error of the weights of the sampling map, more than 8 units of rounding over LEAST_SAMPLED_SHARE
+# soundness: relative error that the sampling map causes in delta (C18), if 1 + tau is at least 1. A tenth of it is
+# divided by a smaller 1 + tau.
 SAMPLING_MAP_RELATIVE_ERROR = 1e-11
 
 
@@ -458,7 +459,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
         step: The distance of two grid points in nats.
     """
     q = max(run.sampling_rate, LEAST_GRID_RATE)
-    lower_factor = 1.0 - SAMPLING_MAP_RELATIVE_ERROR if q == run.sampling_rate else 0.0
+    lower_factor = 1.0 if q == run.sampling_rate else 0.0
     if profile.excess is not None:
         find_lower, upper = _read_table(profile.excess, step * cells)
         return ExcessBounds(cells, upper, find_lower, step)
@@ -471,6 +472,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
         def reflect(end: FloatArray, factor: float) -> FloatArray:
             return np.concatenate([weight * end[:0:-1], end]) * (q * factor)
 
+        lower_factor *= 1.0 - SAMPLING_MAP_RELATIVE_ERROR
         cells, above = np.concatenate([-right[:0:-1], right]), reflect(upper, 1.0 + SAMPLING_MAP_RELATIVE_ERROR)
         return ExcessBounds(cells, above, lambda: reflect(find_delta(), lower_factor), step)
     # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1 (C17).
@@ -483,12 +485,13 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     tau = np.minimum(np.expm1(step * cells[len(beyond) :]) / q, 1e300)
     share = np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
     find_delta, upper = delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
+    error = SAMPLING_MAP_RELATIVE_ERROR * (0.9 + 0.1 / np.maximum(share, LEAST_SAMPLED_SHARE))
 
     def find_lower() -> FloatArray:
-        lower = q * share * find_delta() * lower_factor
+        lower = q * share * find_delta() * (lower_factor * (1.0 - error))
         return np.concatenate([first, np.where(share < LEAST_SAMPLED_SHARE, 0.0, lower)])
 
-    upper = np.concatenate([first, q * share * upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR)])
+    upper = np.concatenate([first, q * share * upper * (1.0 + error)])
     return ExcessBounds(cells, upper, find_lower, step)
 
 

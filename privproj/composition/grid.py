@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
+import numpy as np
+
 from privproj.composition.dominating_pairs import (
     REMEDY,
     TRUNCATED_RUN_MASS,
@@ -20,7 +22,13 @@ from privproj.composition.dominating_pairs import (
     describe_coarsely,
 )
 from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, FourierComposition
-from privproj.composition.repeated_squaring import ComposedPmf, adaptive_bounds, compose_pmfs, pmf_from_pair
+from privproj.composition.repeated_squaring import (
+    FARTHEST_LOSS,
+    ComposedPmf,
+    adaptive_bounds,
+    compose_pmfs,
+    pmf_from_pair,
+)
 from privproj.errors import GridSizeError, PrecisionError
 from privproj.numerics.interval import Enclosure, LazyEnclosure, next_up
 
@@ -233,7 +241,8 @@ class GridCurve:
     3. both again with shorter tails, if these are much shorter;
     4. coarser uniform grids.
 
-    If the losses differ by orders of magnitude, the order is a uniform grid with shorter tails, repeated squaring, 1.
+    If the losses differ by orders of magnitude, 2 comes before 1. Repeated squaring counts very large losses as
+    infinite. If there are such losses, 2 comes after 3.
 
     Truncated tails count as infinite losses, so grids with shorter tails work for larger deltas only. If a query
     exceeds the limits of one grid, it is evaluated on the next grid. A loose result is also compared with the result on
@@ -263,11 +272,12 @@ class GridCurve:
             is_wide = max(step.span for step in coarse) > 5e3 * deviation
             squared_first = is_wide and sum(step.run.steps for step in coarse) > 1
             coarser = [default * 4.0**k for k in range(1, MOST_COARSENINGS + 1)]  # 4: one coarsening
-            grids = [(0.0, None), (default, None)] if squared_first else [(default, None), (0.0, None)]
+            uniform, squared, short = (default, None), (0.0, None), []
             if all(step.truncated_mass == TRUNCATED_RUN_MASS for step in coarse):
                 short = [(spacing, mass) for mass in SHORT_RUN_MASSES for spacing in (default, 0.0)]
-                # A uniform grid with shorter tails is more accurate than repeated squaring.
-                grids = [short[0], *grids, *short[1:]] if squared_first else [*grids, *short]
+            grids = [squared, uniform, *short] if squared_first else [uniform, squared, *short]
+            if max(float(np.max(np.abs(step.losses))) for step in coarse) > FARTHEST_LOSS:
+                grids = [uniform, *short, squared]  # repeated squaring leaves out some losses
             self.spacings = [spacing for spacing, _ in grids] + coarser
             self.short_masses = {level: mass for level, (_, mass) in enumerate(grids) if mass}
 

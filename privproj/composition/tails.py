@@ -52,8 +52,11 @@ CLOSE_ENOUGH = 1.02  # ratio of upper and lower epsilons up to which a grid need
 LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without a result
 LEAST_CAPPED_EPSILON = 1e-200  # nats, least epsilon of a search, and least epsilon from which shares are computed
 NOTHING_SO_SMALL = f"delta is below the probability of losses that are too large to compose. {REMEDY}"
-# descriptions of results without a grid: by the simple bound (i), or by moments
-NO_GRID_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but whether a record is drawn"}
+# descriptions of results without a grid: by the simple bound (i) or an infinite loss, or by moments
+NO_GRID_NUMERICS: dict[str, object] = {
+    "composer": "privproj",
+    "grid": "no grid, but the probability that a record is sampled, or that a loss is infinite",
+}
 MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but moments of the loss"}
 
 
@@ -199,6 +202,7 @@ class TailLevelsCurve:
         if self.log_sampled <= log_delta:
             return Enclosure(0.0, 0.0)
         if self.log_beyond(LARGEST_LOSS) > log_delta and self.log_beyond(LARGEST_CAPPED_EPSILON) > log_delta:
+            self.used = None
             return Enclosure(math.inf, math.inf)
         try:
             composed = self.composed_epsilon(log_delta)

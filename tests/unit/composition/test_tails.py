@@ -145,7 +145,7 @@ def test_epsilon_is_above_certified_lower_bound():
     assert 18.10 < found.lower < found.value < 18.13
 
 
-def test_profile_with_floor_raises_below_it():
+def test_epsilon_is_infinite_below_floor_of_profile():
     def log_delta(eps):
         inner = gaussian(1.0).log_delta(eps)
         return type(inner)(max(inner.lower, -90.0), max(inner.upper, -90.0))
@@ -153,8 +153,10 @@ def test_profile_with_floor_raises_below_it():
     curve = compose_on_grid([(PrivacyProfile(log_delta), Run(steps=3))])
     low, high = curve.epsilon(-60.0)
     assert high < 1.03 * low
+    # The floor of three releases is at -90 + ln 3.
+    assert curve.epsilon(-90.0 + math.log(3.0) - 1e-9) == (math.inf, math.inf)
     with pytest.raises(privproj.PrivprojError):
-        curve.epsilon(-95.0)
+        curve.epsilon(-90.0 + math.log(3.0) + 1e-9)
 
 
 @pytest.mark.filterwarnings("error")
