@@ -26,6 +26,7 @@ OBVIOUS = (
     "meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch", "ok",
     "AUC", "not_converged", "precision_limit", "plain Gaussian", "published", "confidence", "composer", "mpmath",
     "certified", "fixed plan", "batches", "run", "steps", "neighbors", "not a guarantee", "sampling",
+    "algorithm, noise, size, ranking", "dp-sgd", "sampling rate", "comparison",
 )  # fmt: skip
 
 EXPLAIN = """# Output and exit codes
