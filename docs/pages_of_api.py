@@ -28,7 +28,7 @@ MODULES = {
     "privproj.integrations.dp_accounting": "events and accountants for dp-accounting",
     "privproj.integrations.opacus": "an accountant for Opacus (extra `torch`)",
     "privproj.integrations.peft": "dimensions and ranks of the layers of a PEFT adapter (extra `peft`)",
-    "privproj.integrations.transformers": "a private version of the Trainer of transformers (extras `torch` and `peft`)",
+    "privproj.integrations.transformers": "a private Trainer for transformers (extras `torch` and `peft`)",
     "privproj.mechanisms.wishart.alignment": "estimates of the misalignment of vectors (not a guarantee)",
     "privproj.mechanisms.sketch.lora_noise": "moments of the random error of LoRA updates (not a guarantee)",
     "privproj.contrib.jl_clip": "the mechanism `jl-clip`: clipping by estimated norms (DP-SGD-JL)",

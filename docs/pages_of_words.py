@@ -41,8 +41,8 @@ REQUIREMENTS = """# Requirements and assumptions
 
 A number that privproj prints holds only if your program meets the requirements and your data meet the assumptions.
 privproj cannot check these conditions. The output line `requires` names the requirements, and the output line `assumes`
-states the assumptions. The sensitivity is the clipping norm C, or 2C under the relation replace. Q is the query matrix, which a
-random matrix multiplies."""
+states the assumptions. The sensitivity is the clipping norm C, or 2C under the relation replace. Q is the query matrix,
+which a random matrix multiplies."""
 PUBLISHED = """# Published methods
 
 This table names the [mechanism](how-to-choose.md#1-mechanism) of privproj for each published training method. Check the
