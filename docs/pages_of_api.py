@@ -18,21 +18,21 @@ API = ROOT / "docs" / "api"
 HEADER = "<!-- Written by docs/build.py from the docstrings: edit those. -->\n"
 MODULES = {
     "privproj": "queries, mechanisms and results",
-    "privproj.accounting": "results of comparisons, rankings and array queries",
+    "privproj.accounting": "result classes: comparisons, rankings, queries on arrays",
     "privproj.errors": "exceptions",
     "privproj.run": "training runs: steps, sampling and neighboring relation",
     "privproj.schedule": "runs of several phases",
-    "privproj.io": "ledgers of training runs",
-    "privproj.training": "the torch adapter (extra `torch`)",
+    "privproj.io": "ledgers, which record training runs",
+    "privproj.training": "training of torch models (extra `torch`)",
     "privproj.contrib.audit": "attacks that can refute a claimed epsilon",
     "privproj.integrations.dp_accounting": "events and accountants for dp-accounting",
     "privproj.integrations.opacus": "an accountant for Opacus (extra `torch`)",
-    "privproj.integrations.peft": "layers of a PEFT adapter (extra `peft`)",
-    "privproj.integrations.transformers": "a private Trainer of transformers (extras `torch` and `peft`)",
-    "privproj.mechanisms.wishart.alignment": "the alignment that the Wishart mechanism assumes (no privacy guarantee)",
-    "privproj.mechanisms.sketch.lora_noise": "moments of LoRA's noise (no guarantee)",
-    "privproj.contrib.jl_clip": "the mechanism jl-clip: clipping by estimated norms (DP-SGD-JL)",
-    "privproj.contrib.mixing": "the mechanism mixing: a sketch of records with added noise",
+    "privproj.integrations.peft": "dimensions and ranks of the layers of a PEFT adapter (extra `peft`)",
+    "privproj.integrations.transformers": "a private Trainer for transformers (extras `torch` and `peft`)",
+    "privproj.mechanisms.wishart.alignment": "estimates of the misalignment of vectors (not a guarantee)",
+    "privproj.mechanisms.sketch.lora_noise": "moments of the random error of LoRA updates (not a guarantee)",
+    "privproj.contrib.jl_clip": "the mechanism `jl-clip`: clipping by estimated norms (DP-SGD-JL)",
+    "privproj.contrib.mixing": "the mechanism `mixing`: a secret sketch of records plus noise",
 }
 """The public modules with their contents. The public names of a module are those in its ``__all__``."""
 FOR_USERS = {"Phase": {"as_dict"}, "Composition": {"as_dict", "done", "done_phases", "epsilon", "delta", "scaled",
@@ -65,8 +65,8 @@ def _index() -> str:
     """Return the list of modules."""
     rows = "\n".join(f'| <a id="{name}"></a>`{name}` | {what} |' for name, what in MODULES.items())
     head = (
-        "Each public module has a page with the signature and the docstring of every public name. `python "
-        "docs/build.py` writes the pages. In Python, `help(privproj.epsilon)` prints the same text."
+        "Each public module has a page with the signature and the docstring of every public name. In Python, "
+        "`help(privproj.epsilon)` prints the docstring of one name."
     )
     return f"{HEADER}\n# Python API\n\n{head}\n\n| module | contents |\n| --- | --- |\n{rows}\n"
 

@@ -41,15 +41,14 @@ This page defines the terms that privproj introduces, or uses in a narrow sense.
 REQUIREMENTS = """# Requirements and assumptions
 
 A number that privproj prints holds only if your program meets the requirements and your data meet the assumptions.
-privproj cannot check these conditions. The output line `requires` names the requirements. The line `assumes` states
-the assumptions in full. The sensitivity is the clipping norm C, or 2C under the relation replace. For a sketch, the
-query matrix Q is the matrix of data that is multiplied by the random sketching matrix."""
+privproj cannot check these conditions. The output line `requires` names the requirements, and the output line `assumes`
+states the assumptions. The sensitivity is the clipping norm C, or 2C under the relation replace. Q is the query matrix,
+which a random matrix multiplies."""
 PUBLISHED = """# Published methods
 
-This table shows which [mechanism](how-to-choose.md#1-mechanism) of privproj accounts for a published training method.
-Check the order of clipping, noise and projection in your code, because implementations differ. Unless a row says
-otherwise, each step is one release. C is a clipping norm, and z is a noise multiplier. `privproj explain NAME` prints
-one row."""
+This table names the [mechanism](how-to-choose.md#1-mechanism) of privproj for each published training method. Check the
+order of clipping, noise and projection in your code, because implementations differ. Unless a row says otherwise, each
+step is one release. C is a clipping norm, and z is a noise multiplier. `privproj explain NAME` prints one row."""
 
 # names of mechanisms in the table of published methods; "sketch" is also a noun
 MECHANISM_USED = re.compile(
@@ -106,7 +105,7 @@ def _methods() -> str:
         texts = (MECHANISM_USED.sub(r"`\g<0>`", text) for text in (m.accounted, advice))
         cells = ", ".join((m.name, *m.also)), m.released, *texts, m.source.removeprefix("arXiv ")
         rows.append(f"| {' | '.join(map(_prose, cells))} |\n")
-    heads = "| method | release | accounting | caution | arXiv |\n"
+    heads = "| method | what it releases | mechanism to use | caution | arXiv |\n"
     return heads + "| --- | --- | --- | --- | --- |\n" + "".join(rows)
 
 

@@ -41,9 +41,10 @@ class Requirement(RequirementText):
     )
     BALLS_IN_BINS_SAMPLING = (
         "balls-in-bins-sampling",  # C25
-        "In each epoch, the loader assigns each record to one batch uniformly at random (with --batches-per-record K, "
-        "to K different batches). The assignment is secret, and independent of other records and other epochs. For an "
-        "empty batch, the program releases noise only. Sums are divided by a public constant.",
+        "In each epoch, the loader puts each record into one batch, chosen uniformly at random (with "
+        "--batches-per-record K, into K different batches). The assignment is secret, and independent of other "
+        "records and other epochs. For an empty batch, the program releases noise only. The divisor of the sums is a "
+        "public constant.",
     )
     FIXED_POSITIONS = (
         "fixed-positions",  # C17: under add-remove every later batch would shift
@@ -53,8 +54,8 @@ class Requirement(RequirementText):
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
         "Under zero-out and replace, the number of records is public. Under add-remove, the number of records is "
-        "private: compute the sampling rate, the number of steps and the divisor of the sums from a public estimate of "
-        "this number.",
+        "private. Compute the sampling rate, the number of steps and the divisor of the sums from a public estimate "
+        "of the number of records.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
@@ -66,21 +67,20 @@ class Requirement(RequirementText):
     )
     ASSUMPTIONS_PER_BATCH = (
         "assumptions-per-batch",  # C17: amplification conditions on the batch
-        "The assumption on the data holds for every batch that can be sampled, not only for the whole dataset.",
+        "The assumptions on the data hold for every batch that can be sampled, not only for the whole dataset.",
     )
 
     # clipping and noise
     PER_RECORD_CLIPPING = (
         "per-record-clipping",
-        "Each record's contribution to a release is clipped to the clipping norm C, with all its parts together. "
-        "Every release adds fresh noise. The standard deviation of the noise is the noise multiplier times the "
-        "sensitivity.",
+        "Each record's contribution to a release, with all its parts together, is clipped to the clipping norm C. "
+        "Every release adds fresh noise, whose standard deviation is the noise multiplier times the sensitivity.",
     )
     FULL_GRADIENT_CLIPPING = (
         "full-gradient-clipping",
         "The whole gradient of each record is clipped to the clipping norm C before it is projected. Clipping the "
-        "gradients of LoRA factors is not enough. Every release adds fresh Gaussian noise. The standard deviation of "
-        "the noise is the noise multiplier times the sensitivity.",
+        "gradients of LoRA factors is not enough. Every release adds fresh Gaussian noise, whose standard deviation "
+        "is the noise multiplier times the sensitivity.",
     )
     PER_LAYER_CLIPPING = (
         "per-layer-clipping",
@@ -98,9 +98,9 @@ class Requirement(RequirementText):
     )
     CENTERED_COUNT = (
         "centered-count",  # C31
-        "The count used for adaptive clipping is the sum of b_i - 1/2 over the batch. b_i is 1 if record i was not "
-        "clipped, and 0 otherwise. A sum of b_i, with or without a constant, changes by up to 1 per record and needs "
-        "twice the noise.",
+        "For adaptive clipping, the program releases the noisy sum of b_i - 1/2 over the batch. b_i is 1 if record i "
+        "was not clipped, and 0 otherwise. Adding or removing a record changes this sum by 1/2. The sum of b_i, with "
+        "or without a constant, changes by up to 1 and needs twice the noise.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
@@ -139,8 +139,8 @@ class Requirement(RequirementText):
     )
     KNOWN_PROJECTION = (
         "known-projection",  # C4
-        "The result is exact against an adversary who sees the projection. If the projection is secret, the result is "
-        "an upper bound.",
+        "The result is exact if the adversary sees the projection. If the projection is secret, the result is an "
+        "upper bound.",
     )
     PUBLIC_SUBSPACE = (
         "public-subspace",
@@ -148,15 +148,16 @@ class Requirement(RequirementText):
     )
     SECRET_SEED = (
         "secret-seed",
-        "Nobody who can influence the data can guess the seed of the projection.",
+        "Until a projection is used, nobody who can influence the data can guess its seed. Afterward, the adversary "
+        "may see the projection.",
     )
     SECRET_MATRIX_SEED = (
         "secret-matrix-seed",
-        "Nobody who can influence the data can guess the seed of the random matrix.",
+        "Until a random matrix is used, nobody who can influence the data can guess its seed.",
     )
     SECRET_SKETCH_SEED = (
         "secret-sketch-seed",
-        "Nobody who can influence the data can guess the seed of the sketch.",
+        "Until a sketching matrix is used, nobody who can influence the data can guess its seed.",
     )
     SECRET_MATRIX = (
         "secret-matrix",
@@ -181,18 +182,18 @@ class Requirement(RequirementText):
     # schedules and ledgers
     FIXED_SCHEDULE = (
         "fixed-schedule",  # composition covers adaptive queries, not adaptive parameters
-        "Noise, sampling rate, rank, clipping norm and number of steps are fixed in advance and do not depend on "
+        "Noise, sampling rate, rank, clipping norm and number of steps are fixed in advance. They do not depend on "
         "earlier outputs. If training stops early, report the epsilon of the full schedule.",
     )
     FIXED_SCHEDULE_EXCEPT_CLIP = (
         "fixed-schedule-except-clip",  # C31
-        "Noise multiplier, sampling rate, rank and number of steps are fixed in advance and do not depend on earlier "
-        "outputs. The clipping norm may adapt. If training stops early, report the epsilon of the full schedule.",
+        "Noise multiplier, sampling rate, rank and number of steps are fixed in advance. Only the clipping norm may "
+        "depend on earlier outputs. If training stops early, report the epsilon of the full schedule.",
     )
     FIXED_FILTER = (
         "fixed-filter",  # C35
         "The Renyi order and the budget of the filter are fixed before the first release. Noise, sampling rate, rank, "
-        "clipping norm and the decision to stop may depend on earlier releases, but not on the data in any other way.",
+        "clipping norm and the decision to stop depend on the data through earlier releases only.",
     )
     ONLY_THIS_RUN = (
         "only-this-run",
@@ -218,20 +219,20 @@ class Requirement(RequirementText):
     )
     PRIVATE_SCORE = (
         "private-score",
-        "The score of a run is computed from its private output and public data only. A score on private data is "
-        "another release, which must be accounted as part of the run.",
+        "The score of a run is computed only from public data and the differentially private output of this run. A "
+        "score on private data is another release, which must be accounted as part of the run.",
     )
     RANDOM_CANDIDATES = (
         "random-candidates",
-        "Each run has fresh randomness and draws its hyperparameters at random from the same list. Every entry of the "
-        "list has the noise multiplier, sampling rate and number of steps of the query, or a smaller privacy loss.",
+        "Each run has fresh randomness and draws its hyperparameters at random from the same list. No entry of the "
+        "list makes a run less private than the noise multiplier, sampling rate and number of steps of the query.",
     )
 
     # accounting by dp-accounting
     MEASURED_ROUNDING = (
         "measured-rounding",  # a clause, since it is listed with the assumptions on the data
-        "the rounding error of dp-accounting is at most the margin that privproj adds to the result (measured, not "
-        "proved)",
+        "the rounding error of dp-accounting is at most the margin that privproj adds to the result (measurements "
+        "support this, but there is no proof)",
     )
     EVENT_MATCHES_PROGRAM = (
         "event-matches-program",
@@ -239,8 +240,8 @@ class Requirement(RequirementText):
     )
     NOISE_OVER_CLIP = (
         "noise-over-clip",
-        "In dp-accounting events, a noise multiplier is the standard deviation of the noise divided by the clipping "
-        "norm. Under replace, the sensitivity is twice the clipping norm.",
+        "The noise multiplier of a dp-accounting event is the standard deviation of the noise divided by the clipping "
+        "norm, also under replace.",
     )
 
 

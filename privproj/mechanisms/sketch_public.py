@@ -89,7 +89,7 @@ def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=PublicSketch,
-    summary="bound for any difference between neighboring sums; no assumption on the data",
+    summary="bound for any difference between neighboring sums",
     formula="delta(eps) = min_p E[g_p(mu^2 chi2_r / r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
@@ -137,7 +137,7 @@ def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
 OPERATOR_NORM = Bound(
     name="operator-norm",
     mechanism=PublicSketch,
-    summary="Gaussian mechanism with a high-probability bound on the norm of the sketch; rarely the smallest bound",
+    summary="Gaussian mechanism with a high-probability bound on the norm of the sketch",
     formula="delta = T d0 + delta of the Gaussian run at mu (1 + sqrt(2 ln(1/d0)/r))",
     source="Gaussian concentration of a Lipschitz function, as in arXiv 2601.21719, Equation 5",
     proof="C16",

@@ -14,16 +14,16 @@ class _ProbeRequirement(RequirementText):
 
     FRESH_PROBES = (
         "fresh-probes",
-        "Probes are the random vectors from which gradient norms are estimated. Each release uses new probes that are "
-        "independent of the data, earlier releases and all other random numbers.",
+        "Probes are random vectors that estimate gradient norms. Each release uses new probes that are independent of "
+        "the data, earlier releases and all other random numbers.",
     )
     FULL_GRADIENT_NORM = (
         "full-gradient-norm",
-        "The estimated norm is the norm of the record's whole gradient, over all released parameters.",
+        "The program estimates the norm of each record's whole gradient, over all released parameters.",
     )
     SECRET_PROBE_SEED = (
         "secret-probe-seed",
-        "Nobody who can influence the data can guess the seed of the probes.",
+        "Until probes are used, nobody who can influence the data can guess their seed.",
     )
 
 

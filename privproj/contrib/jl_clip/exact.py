@@ -127,7 +127,7 @@ def distribution(mechanism: JLClip) -> InverseGamma:
 EXACT = Bound(
     name="exact",
     mechanism=JLClip,
-    summary="exact for one record if the adversary sees the probes (random vectors that estimate gradient norms)",
+    summary="exact for one record per user, if the adversary sees the probes (random vectors that estimate norms)",
     formula="delta(eps) = E[h_eps(mu^2 r / chi2_r)], mu = 1/z, h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the clipped norm of a record in the limit of large norms, for the algorithm of arXiv 2102.03013",
     proof="C32",

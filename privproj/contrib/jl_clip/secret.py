@@ -155,8 +155,8 @@ class _SecretProbesRequirement(RequirementText):
 
     SECRET_PROBES_PER_RECORD = (
         "secret-probes-per-record",
-        "Each record has its own probes in each release. They are independent of all other probes, and nobody learns "
-        "them or the estimated norm.",
+        "In each release, the norm of each record's gradient is estimated from its own probes. The probes are "
+        "independent of all other probes. Nobody learns the probes or the estimated norm.",
     )
 
 
@@ -171,7 +171,7 @@ class _BoundOfSecretProbes(Bound):
 SECRET_PROBES = _BoundOfSecretProbes(
     name="secret-probes",
     mechanism=JLClip,
-    summary="exact for one record if each record has its own secret probes",
+    summary="exact for one record per user, if each record has its own secret probes",
     formula="delta(eps) = E[Phi(S - x)] - e^eps Phi(-x), S = mu sqrt(r / chi2_r), E[e^(S x - S^2/2)] = e^eps",
     source="privproj: a mixture of normal distributions against one, for the algorithm of arXiv 2102.03013",
     proof="C32",

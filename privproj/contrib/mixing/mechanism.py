@@ -19,9 +19,9 @@ class _MixingRequirement(RequirementText):
     )
     NOISE_BY_EIGENVALUE = (
         "noise-by-eigenvalue",
-        "The program first releases l, the least eigenvalue of X^T X plus Gaussian noise of standard deviation Z B^2. "
-        "The noise of the sketch then has variance max(0, G B^2 - l). The rows of X are the records, B is the "
-        "clipping norm, G is --gamma, and Z is --eigen-noise.",
+        "The rows of X are the records, and B is the clipping norm. First, the program releases l, the least "
+        "eigenvalue of X^T X plus Gaussian noise. The noise has standard deviation Z B^2, where Z is --eigen-noise. "
+        "The noise of the sketch then has variance max(0, G B^2 - l), where G is --gamma.",
     )
     SECRET_STAGES = (
         "secret-stages",

@@ -38,7 +38,7 @@ def _radius(mechanism: M1, log_bad: float) -> float:
 OPERATOR_NORM = Bound(
     name="operator-norm",
     mechanism=M1,
-    summary="Gaussian mechanism with a high-probability bound on the norm of the projection; rarely the smallest bound",
+    summary="Gaussian mechanism with a high-probability bound on the norm of the projection",
     formula="delta = T d0 + delta of the Gaussian run at mu (sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r; d0 once for a "
     "fixed projection",
     source="privproj: arXiv 2601.21719, Equation 5, with the exact Gaussian profile",
@@ -67,7 +67,7 @@ def _published(mechanism: M1) -> EpsilonDeltaRule:
 OPERATOR_NORM_PUBLISHED = Bound(
     name="operator-norm-published",
     mechanism=M1,
-    summary="published comparison with the Gaussian mechanism in closed form, proved for 0 < epsilon < 1 only",
+    summary="published version of the bound operator-norm, in closed form, for 0 < epsilon < 1 only",
     formula="eps = sqrt(2 ln(2.5/delta)) mu (sqrt d + sqrt r + sqrt(2 ln(2/delta)))^2 / r, 0 < eps < 1",
     source="arXiv 2601.21719, Equations 4 and 5",
     proof="C16",

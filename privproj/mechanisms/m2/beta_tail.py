@@ -261,7 +261,7 @@ def _fields_of(sharp: bool) -> dict[str, Any]:
 
 BETA_TAIL = Bound(
     name="beta-tail",
-    summary="published bound for one release, with the best tau and a union bound over k directions",
+    summary="published bound for one release, with optimized tau and a union bound over k directions",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
     **_fields_of(sharp=False),
@@ -269,7 +269,7 @@ BETA_TAIL = Bound(
 
 BETA_TAIL_SHARP = Bound(
     name="beta-tail-sharp",
-    summary="the bound beta-tail with the exact Gaussian delta",
+    summary="the bound beta-tail, improved by the exact delta of the Gaussian mechanism",
     formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
     **_fields_of(sharp=True),

@@ -121,7 +121,7 @@ def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=M2,
-    summary="bound for any difference between neighboring sums; no assumption on the data",
+    summary="bound for any difference between neighboring sums",
     formula="delta(eps) = min_p E[g_p(mu^2 B)], B ~ Beta(r/2, (d-r)/2), g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",

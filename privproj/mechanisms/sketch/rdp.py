@@ -119,7 +119,7 @@ def eigenvalues_of(mechanism: Sketch) -> int:
 
 RDP = Bound(
     name="rdp",
-    summary="published Renyi curve, with a factor for the number of eigenvalues",
+    summary="published Renyi curve; grows with --eigenvalues",
     formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="arXiv 2409.17538v9, Lemma 7.1",
     example="--rank 16 --gamma 1000 --eigenvalues 768",
@@ -132,7 +132,7 @@ RDP = Bound(
 
 RDP_TIGHT = Bound(
     name="rdp-tight",
-    summary="the bound rdp without its factor for the number of eigenvalues",
+    summary="the bound rdp, improved: does not grow with --eigenvalues",
     formula="D(alpha) = r/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
     # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
@@ -151,7 +151,7 @@ def _rdp_best_of(mechanism: Sketch) -> BestCurve:
 
 RDP_BEST = Bound(
     name="rdp-best",
-    summary="the smaller of two Renyi curves at every order",
+    summary="Renyi curve, at every order at most that of rdp-tight",
     formula="D(alpha) = r/(2(alpha-1)) min of alpha ln(1-1/G) - ln(1-alpha/G), 1 < alpha < G, and "
     "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",
@@ -178,7 +178,7 @@ def _check_tcdp(mechanism: Sketch) -> None:
 
 TCDP = Bound(
     name="tcdp",
-    summary="truncated concentrated DP with its closed-form conversion to epsilon",
+    summary="truncated concentrated DP (tCDP), with closed-form conversion to epsilon",
     formula="(rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5), Gamma > 5/2",
     source="arXiv 2409.17538v9, Corollary 7.3; conversion Bun, Dwork, Rothblum, Steinke 2018",
     example="--rank 16 --gamma 1000 --eigenvalues 768",

@@ -202,7 +202,7 @@ def _check_alignment(mechanism: Wishart) -> None:
 
 EARLY = Bound(
     name="early",
-    summary="bound of the early version of the paper, with optimized parameters; rarely the smallest bound",
+    summary="bound of the early version of the paper, with optimized parameters",
     formula="eps = |d-r-1|/2 ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2-1)) + R^3 sqrt(2(1-rho))/(2t^2), delta = 1 - "
     "PhiBar(z) P(chi2_r > t+eta) + 2 exp(-(sqrt R - sqrt d - sqrt r)^2/2), z = (t(1-rho) - rho eta)/"
     "sqrt((1-rho^2)(t+eta))",
@@ -259,7 +259,7 @@ def _log_fronts(rank: int, w: "Array") -> "Array":
 
 EARLY_EXACT_TAIL = Bound(
     name="early-exact-tail",
-    summary="the bound early with its tail probability evaluated exactly",
+    summary="the bound early, improved by an exact tail probability",
     formula="early with 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r, in place of the first part "
     "of delta",
     source="early version of arXiv 2601.21719, proof of Theorem 1 and Figure 1a",
