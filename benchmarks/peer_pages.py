@@ -20,20 +20,20 @@ PAGE = """\
 {command_run} for DP-SGD, including the start of Python.
 
 **DP-SGD by other tools.** The PLD accountant of dp-accounting is about as accurate as privproj, and takes {pld}
-times as long as privproj. prv-accountant takes {prv} times as long as privproj, and its epsilon is {prv_error} too large. The
-epsilon of the RDP accountants of dp-accounting and Opacus is {rdp_error} too large.
+times as long as privproj. prv-accountant takes {prv} times as long as privproj, and its epsilon is {prv_error}
+too large. The epsilon of the RDP accountants of dp-accounting and Opacus is {rdp_error} too large.
 
 **One Gaussian release by scipy.** A few lines of scipy are faster and have a smaller error than privproj, but their
 epsilon can be too small. The epsilon of privproj is never too small.
 
-**Bounds.** In each run of our [comparison of bounds](#tightness-of-the-bounds), the default bound of a mechanism has the
-smallest epsilon of all bounds with the same assumptions.
+**Bounds.** In each run of our [comparison of bounds](#tightness-of-the-bounds), the default bound of a mechanism has
+the smallest epsilon of all bounds with the same assumptions.
 
 ## Time and memory of a query
 
 The table shows the median CPU time of several calls with different parameters, with one thread on a machine with
-{cores} cores. For a Python function, memory is the additional memory of the call. For a command, memory is the memory of
-the process.{load}
+{cores} cores. For a Python function, memory is the additional memory of the call. For a command, memory is the
+memory of the process.{load}
 
 {speed}
 
@@ -89,7 +89,8 @@ rank. [Notation](notation.md#projections) defines gamma.
 
 For [balls-in-bins](explain.md#balls-in-bins) sampling, privproj and PLD_accounting 2.0 compute a lower and an upper
 bound on epsilon. The interval of privproj is 3 to 79 times narrower than the interval of PLD_accounting. privproj takes
-0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 % larger than the upper bound of privproj.
+0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 %
+larger than the upper bound of privproj.
 
 The table shows epsilon for Gaussian runs with noise multiplier z and t batches per epoch. The last column is the
 epsilon of Poisson sampling at rate 1/t, computed by dp-accounting 0.6.0.
