@@ -20,46 +20,46 @@ PAGE = """\
 {command_run} for DP-SGD, including the start of Python.
 
 **DP-SGD by other tools.** The PLD accountant of dp-accounting is about as accurate as privproj, and takes {pld}
-times as long. prv-accountant takes {prv} times as long as privproj, and its epsilon is {prv_error} too large. The
-epsilon of the RDP accountants of dp-accounting and Opacus is {rdp_error} too large.
+times as long as privproj. prv-accountant takes {prv} times as long as privproj, and its epsilon is {prv_error}
+too large. The epsilon of the RDP accountants of dp-accounting and Opacus is {rdp_error} too large.
 
 **One Gaussian release by scipy.** A few lines of scipy are faster and have a smaller error than privproj, but their
 epsilon can be too small. The epsilon of privproj is never too small.
 
-**Bounds.** In each run below, the default bound of a mechanism has the smallest epsilon of all bounds with the same
-assumptions ([tightness](#tightness-of-the-bounds)).
+**Bounds.** In each run of our [comparison of bounds](#tightness-of-the-bounds), the default bound of a mechanism has
+the smallest epsilon of all bounds with the same assumptions.
 
 ## Time and memory of a query
 
 The table shows the median CPU time of several calls with different parameters, with one thread on a machine with
-{cores} cores. Memory is the additional memory of the call for a Python function, and the memory of the process for a
-command.{load}
+{cores} cores. For a Python function, memory is the additional memory of the call. For a command, memory is the
+memory of the process.{load}
 
 {speed}
 
-CPU time grows linearly with the number of phases, of array rows, and of layers with separate clipping norms. CPU time
-hardly depends on the number of steps, or of layers with a joint clipping norm.
+CPU time grows linearly with the number of phases, the number of array rows, and the number of layers with separate
+clipping norms. CPU time hardly depends on the number of steps, or on the number of layers with a joint clipping norm.
 
 `privproj sweep` computes {sweep_rows:,} values of delta for M2 in {sweep_cpu:.1f} s of CPU time with
 {sweep_mib:.0f} MiB of memory.
 
 ## Other tools
 
-In the tables of this page, z is the noise multiplier, q the sampling rate, T the number of steps, d the dimension and
-r the rank. Delta is 1e-5 in this section. `-` means that the tool has no function for the query. "{fails}" means an
-error, more than {timeout} s or more than 8 GiB.{quick}
+z is the noise multiplier, q the sampling rate, T the number of steps, d the dimension and r the rank. Delta is 1e-5.
+`-` means that the tool has no function for the query. "{fails}" means an error, more than {timeout} s or more than
+8 GiB.{quick}
 
-This table shows the CPU time in ms of the fastest of several calls:
+The first table shows the CPU time of the fastest of several calls.
 
 {peer_times}
 
-This table shows the relative error of epsilon or sigma. Epsilon or sigma is too large if the error is positive:
+The second table shows the relative error of epsilon or sigma. If the error is positive, the value is too large.
 
 {peer_errors}
 
-For DP-SGD, *reference* is the uncertainty of the exact value. Ignore differences between tools that are smaller. The
-exact value is taken as the middle of the narrowest interval that privproj proves. For Gaussian and M2, the exact value
-is from mpmath.
+For Gaussian and M2, the errors are relative to a value by mpmath. For DP-SGD, they are relative to the middle of the
+narrowest interval that privproj proves. The column *reference* is the relative half width of this interval. Ignore
+differences between tools that are smaller than this half width.
 
 The PLD accountants use a grid of 1e-4, and prv-accountant a tolerance of 0.01 in epsilon. For a DP-SGD run, privproj
 uses at most {mib} MiB of memory, dp-accounting PLD up to {pld_mib} MiB, and prv-accountant up to {prv_mib} MiB.
@@ -68,17 +68,18 @@ Versions: {versions}.
 
 ## Large epsilons
 
-The queries are for DP-SGD with little noise: q 0.01, T 1000, delta 1e-6. The first query computes epsilon at z 0.05.
-The second query computes the noise multiplier for epsilon 1000, for which the RDP accountants need {more_noise} more
-noise than privproj. The number in parentheses is the CPU time.{large_load}
+The table shows results of two queries for DP-SGD with sampling rate 0.01, 1000 steps and delta 1e-6: epsilon at noise
+multiplier 0.05, and the noise multiplier for epsilon 1000. For epsilon 1000, the RDP accountants need {more_noise} more
+noise than privproj. The CPU time is in parentheses.{large_load}
 
 {large}
 
 ## Tightness of the bounds
 
-*Smallest epsilon* is the smallest of the epsilons of all bounds of the mechanism, at delta 1e-5. *Ratio* is the epsilon
-of a bound, divided by the smallest epsilon. A star marks a bound that needs an assumption on the data. Compare it only
-with bounds under the same assumption. [Notation](notation.md#projections) defines gamma.
+*Smallest epsilon* is the smallest epsilon of all bounds of the mechanism, at delta 1e-5. *Ratio* is the epsilon of a
+bound, divided by the smallest epsilon. A star marks a bound that needs an assumption on the data. Compare such a bound
+only with bounds under the same assumption. z is the noise multiplier, q the sampling rate, d the dimension and r the
+rank. [Notation](notation.md#projections) defines gamma.
 
 {tight}
 
@@ -87,11 +88,12 @@ with bounds under the same assumption. [Notation](notation.md#projections) defin
 ## Balls-in-bins
 
 For [balls-in-bins](explain.md#balls-in-bins) sampling, privproj and PLD_accounting 2.0 compute a lower and an upper
-bound on epsilon. The interval of privproj is 3 to 79 times narrower. privproj takes 0.1 s to 0.2 s, and PLD_accounting
-takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 % larger than the upper bound of privproj.
+bound on epsilon. The interval of privproj is 3 to 79 times narrower than the interval of PLD_accounting. privproj takes
+0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 %
+larger than the upper bound of privproj.
 
-The table shows epsilon for Gaussian runs with t batches per epoch. The last column is the epsilon of Poisson sampling
-at rate 1/t, computed by dp-accounting 0.6.0.
+The table shows epsilon for Gaussian runs with noise multiplier z and t batches per epoch. The last column is the
+epsilon of Poisson sampling at rate 1/t, computed by dp-accounting 0.6.0.
 
 | run | privproj | PLD_accounting | random_allocation | dp-accounting, Poisson |
 | --- | --- | --- | --- | --- |
@@ -100,7 +102,7 @@ at rate 1/t, computed by dp-accounting 0.6.0.
 | z 1, t 100, 20 epochs, delta 1e-5 | 2.4481 to 2.4525 | 2.4107 to 2.4954 | 2.7158 | 2.5839 |
 
 The interval of privproj has a relative width of at most 0.32 %, for Gaussian noise or M2 with up to 1e5 batches per
-epoch or 1e4 epochs. A call takes at most 0.24 s.
+epoch or 1e4 epochs.
 
 ## Measure again
 
@@ -178,7 +180,7 @@ def per_point(row):
     return row["seconds"] / row["points"]
 
 
-def peer_table(jobs, cell, **more):
+def peer_table(jobs, quantity, cell, **more):
     """Return a table of the chosen jobs by all tools: ``cell`` of every row, and other columns from the job."""
     lines = []
     for title, (job, wanted) in JOBS.items():
@@ -186,7 +188,7 @@ def peer_table(jobs, cell, **more):
         rows = {row["tool"]: row for row in entry["rows"]}
         cells = [NONE if tool not in rows else FAILS if "failed" in rows[tool] else cell(rows[tool]) for tool in TOOLS]
         lines.append((title, *cells, *(column(entry) for column in more.values())))
-    return table(["query", *TOOLS, *more], lines)
+    return table([f"query ({quantity})", *TOOLS, *more], lines)
 
 
 def milliseconds(row):
@@ -261,8 +263,8 @@ def document(results, speed, sweeps, large):
         cores=speed["cores"], load=load_text(works), speed=speed_table(works),
         sweep_rows=longest["rows"], sweep_cpu=longest["cpu"], sweep_mib=longest["peak_mib"], sweep_wall=shared["wall"],
         fails=FAILS, timeout=results["timeout"],
-        peer_times=peer_table(jobs, milliseconds),
-        peer_errors=peer_table(jobs, lambda row: f"{row['error']:+.0e}", reference=uncertainty),
+        peer_times=peer_table(jobs, "CPU time in ms", milliseconds),
+        peer_errors=peer_table(jobs, "relative error", lambda row: f"{row['error']:+.0e}", reference=uncertainty),
         mib=peak(jobs, "privproj"), pld_mib=peak(jobs, "dp-accounting PLD"), prv_mib=peak(jobs, "prv-accountant"),
         versions=", ".join(" ".join(pair) for pair in results["versions"].items()),
         large=large_table({title: large["queries"][title] for title in LARGE}),
