@@ -506,12 +506,12 @@ STATEMENT_HOLDS = "the statement alone holds"  # claim: the check of the stateme
 LEDGER_HOLDS = "the ledger alone is as privproj writes it"  # claim: the check of the ledger alone holds
 
 # claim: the ledger is about the run of the statement, with the phases in the same order; names of phases may differ
-SAME_RUN = "each phase of the ledger is that phase of the statement: mechanism, bound, noise, plan, sampling, relation"
+SAME_RUN = "each phase of the ledger agrees with the statement: mechanism, bound, noise, plan, sampling, relation"
 
 COUNTED = "the statement counts every release of the ledger"  # claim: no phase released more than the statement counts
 
 # claim: the epsilon of the statement covers the releases, by the accounting of the ledger
-COVERED = "the statement's epsilon is at least that of the ledger's releases, at the statement's delta"
+COVERED = "the claimed epsilon is at least the epsilon of the ledger's releases, at the claimed delta"
 
 # claim: the statement is about the target of the run
 SAME_DELTA = "the statement's delta is at most that of the ledger's target"
