@@ -152,7 +152,8 @@ def summary(name, rows):
 
 def table(rows):
     """Return the Markdown table of the page."""
-    lines = ["| bound | results | smallest delta | smallest margin | largest margin |", "| --- " * 5 + "|"]
+    heads = "bound | results | smallest delta | smallest excess of delta | largest excess of delta"
+    lines = [f"| {heads} |", "| --- " * 5 + "|"]
     for row in rows:
         margins = f"{row['least margin']:.1e} | {row['largest margin']:.1e}"
         lines.append(f"| {row['bound']} | {row['settings']} | 10^{row['least log10 delta']:.0f} | {margins} |")
@@ -164,20 +165,22 @@ TEXT = """\
 
 # Results against ball arithmetic
 
-privproj computes in floating-point arithmetic. This page compares random results with [certificates](certificates.md).
-At the epsilon of a result, the certificate gives an interval that contains the exact delta of the bound. A result is
-safe if its delta is above this interval. **All {settings} results for one release are safe**, and so are all
-results for training runs.
+This page compares results that privproj computes in floating-point arithmetic with [certificates](certificates.md). For
+each epsilon, a certificate gives an interval that contains the exact delta of the bound. **For one release, the delta
+of all {settings} results is above this interval**, so all these upper bounds are correct. For training runs, the
+certificates refute no result.
 
 ## One release
 
-Each result answers an epsilon or delta query with random parameters. Dimensions are up to 1e6, and deltas are from 0.9
-to below 1e-1000. The margin is (delta of the result)/(certified delta) - 1.
+Each result answers an epsilon or delta query, with dimensions up to 1e6 and deltas from 0.9 to below 1e-1000. In the
+table, the excess of delta is (delta of the result)/(certified delta) - 1.
 
 {table}
 
-Of {drawn} queries, {nothing} have no finite result or are not supported. For {wide} more queries, the interval is too
-wide for a comparison. `python benchmarks/certified.py --settings {drawn} --write` repeats the comparison.
+Of {drawn} random queries, {nothing} have no finite result or are not supported. For {wide} more, the certified interval
+of delta is too wide for a comparison.
+
+`python benchmarks/certified.py --settings {drawn} --write` repeats the comparison.
 """
 
 

@@ -43,9 +43,8 @@ and lower bounds are not above it. The relative error is at most {error}, except
 
 {table}
 
-The relative error is the difference between result and reference value, divided by the reference value. For a delta
-below 1e-290, the table uses the relative error of the logarithm of delta. The margin is the relative distance of a
-result from the reference value, on the safe side. A margin of 0 means that the numbers are equal.
+The relative error is the distance between result and reference value, divided by the reference value. For a delta below
+1e-290, the table shows the relative error of the logarithm of delta.
 
 {missing} other cases are not compared, because mpmath needs more than {seconds} s, or because no finite value
 exists. `python benchmarks/reference_suite.py --write` repeats the comparison.
@@ -180,16 +179,16 @@ def rounded(value, *, up):
 def page(rows):
     """Return docs/reference.md, with a row for each mechanism."""
     lines = [
-        "| mechanism | bounds | results | largest relative error | smallest margin |",
+        "| mechanism | number of bounds | number of results | largest relative error | smallest relative error |",
         "| --- | --- | --- | --- | --- |",
     ]
     shown = [row for row in rows if relevant(row)]
     for name in dict.fromkeys(row.bound.split(".")[0] for row in rows):
         mine = [row for row in shown if row.bound.startswith(f"{name}.")]
         bounds = len({row.bound for row in mine})
-        ends = [margin for row in mine for margin in (row.margin, row.below) if margin is not None]
-        error, margin = rounded(max(row.error for row in mine), up=True), rounded(min(ends), up=False)
-        lines.append(f"| {TITLES.get(name, name)} | {bounds} | {len(mine)} | {error} | {margin} |")
+        errors = [row.error for row in mine]
+        largest, smallest = rounded(max(errors), up=True), rounded(min(errors), up=False)
+        lines.append(f"| {TITLES.get(name, name)} | {bounds} | {len(mine)} | {largest} | {smallest} |")
     if min(margin for row in shown for margin in (row.margin, row.below) if margin is not None) < 0.0:
         raise SystemExit("a result is not on the safe side: see the table")
     return TEXT.format(

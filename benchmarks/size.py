@@ -77,19 +77,20 @@ def modules_of(name):
 
 
 def rows():
-    """Yield a row for each distribution: name, megabytes, purpose, and the queries that load it."""
+    """Yield a row for each distribution: name, megabytes, purpose, and whether each of the queries loads it."""
     loading = {kind: loaded_by(arguments) for kind, arguments in QUERIES.items()}
     for name, users in required("privproj").items():
         sentence = USES.get(name, f"required by {', '.join(users)}") if users else "privproj itself"
-        kinds = [kind for kind, modules in loading.items() if modules_of(name) & modules or not users]
-        yield name, megabytes(name), sentence, ", ".join(kinds) or "-"
+        loads = ["yes" if modules_of(name) & modules or not users else "no" for modules in loading.values()]
+        yield name, megabytes(name), sentence, " | ".join(loads)
 
 
 def main():
     found = sorted(rows(), key=lambda row: -row[1])
-    print("| package | size (MB) | purpose | loaded by a query about |\n| --- | --- | --- | --- |")
-    for name, size, sentence, kinds in found:
-        print(f"| {name} | {size:.1f} | {sentence} | {kinds} |")
+    print("| package | size (MB) | purpose |", *(f"loaded for {kind} |" for kind in QUERIES))
+    print("| --- | --- | --- " + "| --- " * len(QUERIES) + "|")
+    for name, size, sentence, loads in found:
+        print(f"| {name} | {size:.1f} | {sentence} | {loads} |")
     compiled = sum(megabytes(row[0], bytecode=True) for row in found)
     total = sum(row[1] for row in found) + compiled
     print(f"\nBytecode that pip compiles during installation adds {compiled:.1f} MB, so the total is {total:.0f} MB.")

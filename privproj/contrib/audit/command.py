@@ -77,8 +77,9 @@ def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> 
         "warning": f"too few {trials} to refute this claim at this delta with any attack. Use more {trials}."
         * too_few_trials,
     }
-    elsewhere = " (its privacy profile fails at another delta)" * refuted_elsewhere
-    first = f"{verdict.verdict}: {claim_text}{elsewhere}"
+    if refuted_elsewhere:
+        claim_text = f"privacy profile of the claim ({claim_text} alone is not refuted)"
+    first = f"{verdict.verdict}: {claim_text}"
     return {**asdict(verdict), "verdict": verdict.verdict, **more}, first, parts
 
 
