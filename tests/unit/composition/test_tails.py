@@ -9,7 +9,7 @@ import pytest
 from helpers import gaussian, needs
 
 import privproj
-from privproj import M1, M2, Gaussian, Laplace
+from privproj import M1, M2, Gaussian, Laplace, Wishart
 from privproj.accounting.lower_bounds import with_details
 from privproj.accounting.query import composition_of
 from privproj.composition.compose import compose_on_grid, compose_phases
@@ -211,7 +211,7 @@ def few(first, *rest):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("z", "q"), few((1.0, 0.05), (0.5, 0.2), (2.0, 0.003)))
+@pytest.mark.parametrize(("z", "q"), few((1.0, 0.05), (0.5, 0.2), (2.0, 0.003), (1.0, 1e-6)))
 @pytest.mark.parametrize("power", few(-75, (-17,), (-36,), (-170,), (-330,)))
 def test_two_sampled_releases_are_enclosed_at_every_level(z, q, power):
     curve = compose_on_grid([(gaussian(z), Run(steps=2, sampling_rate=q, sampling="poisson"))])
@@ -268,3 +268,28 @@ def test_levels_that_differ_agree_on_round_trips(z, run, powers):
         eps = privproj.epsilon(mechanism, log10_delta=power, **run).value
         assert eps >= last and privproj.delta(mechanism, epsilon=eps, **run).log10_delta <= power
         last = eps
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "run", "powers"),
+    [
+        (Gaussian(noise_multiplier=1.32), {"steps": 7580, "sampling_rate": 6.4e-8}, (-20, -30, -60)),
+        (M2(dim=1024, rank=4, noise_multiplier=0.219), {"steps": 1424, "sampling_rate": 4.5e-7}, (-30, -60)),
+    ],
+    ids=["gaussian", "m2"],
+)
+def test_deep_tails_at_tiny_rates_are_tight(mechanism, run, powers):
+    """Rare large losses: before grids were fine below the deltas of a level, these ratios were 2.7 to 38."""
+    for power in powers:
+        found = privproj.epsilon(mechanism, log10_delta=power, **run)
+        assert found.lower <= found.value <= 1.03 * found.lower
+
+
+def test_heavy_tails_keep_losses_within_reach_of_squaring():
+    """Losses up to 171 nats count as finite. With shorter tails, this epsilon was 120."""
+    run, mechanism = {"steps": 50}, Wishart(dim=25, rank=8, misalignment=1.038e-6)
+    found = privproj.epsilon(mechanism, log10_delta=-20, **run)
+    assert found.lower <= found.value <= 1.06 * found.lower
+    infinite = privproj.epsilon(mechanism, log10_delta=-30, **run)
+    assert infinite.value == math.inf
+    assert not any("composition is not tight" in warning for warning in infinite.warnings)
