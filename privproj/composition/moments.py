@@ -239,7 +239,7 @@ def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[A
     while last < 1e15 and profile.log_delta(last).upper > log_least:
         last *= 1.5
     rough = np.concatenate([[0.0], np.geomspace(start, last, 2 + math.ceil(5.0 * math.log(last / start)))])
-    logs = np.minimum.accumulate(np.array([profile.log_delta(float(e)).upper for e in rough]))
+    logs = np.minimum.accumulate(_upper_log_deltas(profile, rough))
     far = int(np.argmax(logs <= max(log_least, logs[-1])))  # a profile can become constant above the least delta
     rough, fall = rough[: far + 1], -np.diff(logs[: far + 1])
     # The spacing of the knots is at most a quarter of the length over which the excess decreases by a factor e. It is
@@ -254,10 +254,17 @@ def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[A
         right = log_delta_columns(profile, eps)[1]
         return eps, right, right - eps
     # log_delta is the maximum of both directions: E(t) and E(1/t) t are at most that.
-    log_deltas = np.array([profile.log_delta(float(e)).upper for e in eps])
+    log_deltas = _upper_log_deltas(profile, eps)
     near = np.minimum(eps, LARGEST_LOSS)
     below, above = (np.log(np.maximum(profile.excess(sign * near)[1], 1e-300)) for sign in (-1.0, 1.0))
     return eps, np.minimum(above, log_deltas), np.minimum(below, log_deltas - eps)
+
+
+def _upper_log_deltas(profile: PrivacyProfile, eps: Array) -> Array:
+    """Return upper bounds of ``ln delta`` at these ``eps >= 0`` (nats), without the table of the profile."""
+    if profile.log_deltas is not None:
+        return profile.log_deltas(eps)[1]
+    return np.array([profile.log_delta(float(e)).upper for e in eps])
 
 
 def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:

@@ -142,9 +142,13 @@ class VectorWishart:
         Each ``eps`` may have a relative error of 1e-15. The bounds are computed as in :meth:`log_delta`, with the
         coarser :data:`TABLE_PANEL_ERROR_SHARE`.
         """
-        logs, error = self.log_deltas(eps, TABLE_PANEL_ERROR_SHARE)
+        logs, error = self.log_deltas(np.minimum(eps, FARTHEST_EPSILON), TABLE_PANEL_ERROR_SHARE)
         # The margin of widen_outward, with twice its error per nat
-        return widen_outward_each(logs, error + 4e-15 * np.abs(logs), steepness(0.0, self.rank, self.misalignment))
+        lower, upper = widen_outward_each(
+            logs, error + 4e-15 * np.abs(logs), steepness(0.0, self.rank, self.misalignment)
+        )
+        infinite = widen_outward(log_infinite(self.rank, self.misalignment)).lower
+        return np.where(eps > FARTHEST_EPSILON, infinite, lower), upper
 
     def table(self, eps: Array) -> tuple[Array, Array]:
         """Return lower and upper bounds of delta for many ``eps``.

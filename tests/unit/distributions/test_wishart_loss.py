@@ -99,6 +99,16 @@ def test_enclosure_contains_dense_sum(dim, rank, m, eps):
 
 
 @pytest.mark.parametrize(("dim", "rank", "m", "eps"), CORNERS)
+def test_bounds_of_many_epsilons_contain_each_log_delta(dim, rank, m, eps):
+    """Also beyond the largest epsilon at which panels are evaluated."""
+    pair, several = VectorWishart(dim, rank, m), np.array([eps, 2.0 * eps + 1e-3, 50.0, 1e8, 2e9, 1e15])
+    for each, low, high in zip(several.tolist(), *pair.bounds(several), strict=True):
+        single = pair.log_delta(each)
+        assert low <= single.upper and single.lower <= high
+        assert high - low <= 1e-4 * max(1.0, -high)
+
+
+@pytest.mark.parametrize(("dim", "rank", "m", "eps"), CORNERS)
 def test_enclosures_overlap_for_any_nodes(monkeypatch, dim, rank, m, eps):
     """Fewer nodes and a larger share only widen the enclosure: its error is proved."""
     close = VectorWishart(dim, rank, m).compute_log_delta(eps)
