@@ -17,6 +17,9 @@ from privproj.plugins import load, plugin_table
 Key = tuple[str, str]  # the names of a mechanism and of a bound
 
 
+OF_RANK = "published (neighboring sums differ by a matrix of rank <= {k})"  # label of the published bounds of M2
+
+
 class Baseline(NamedTuple):
     """The role of a bound as a baseline with which results are compared.
 
@@ -68,12 +71,10 @@ _LINES: dict[Key, Line] = {
     ("m2", "exact-rank1"): Line("m2.rank_free:EXACT_RANK1"),
     ("m2", "mixture-rdp"): Line("m2.mixture_rdp:MIXTURE_RDP", "renyi"),
     ("m2", "good-event-q"): Line("m2.good_event:GOOD_EVENT_Q"),
-    ("m2", "good-event"): Line(
-        "m2.good_event:GOOD_EVENT", Baseline("published (rank of differences <= {k})", "composed", "even")
-    ),
+    ("m2", "good-event"): Line("m2.good_event:GOOD_EVENT", Baseline(OF_RANK, "composed", "even")),
     ("m2", "beta-tail-sharp"): Line("m2.beta_tail:BETA_TAIL_SHARP"),
-    ("m2", "beta-tail"): Line("m2.beta_tail:BETA_TAIL", Baseline("published (rank of differences <= {k})", "single")),
-    ("m2", "gaussian"): Line("m2.gaussian:GAUSSIAN", Baseline("plain Gaussian")),
+    ("m2", "beta-tail"): Line("m2.beta_tail:BETA_TAIL", Baseline(OF_RANK, "single")),
+    ("m2", "gaussian"): Line("m2.gaussian:GAUSSIAN", Baseline("plain Gaussian (ignores the projection)")),
     ("wishart", "exact"): Line("wishart.exact:EXACT"),
     ("wishart", "quantile-sharp"): Line("wishart.quantile:QUANTILE_SHARP"),
     ("wishart", "quantile"): Line("wishart.quantile:QUANTILE", Baseline("published", "unsampled")),

@@ -77,9 +77,18 @@ def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> 
         "warning": f"too few {trials} to refute this claim at this delta with any attack. Use more {trials}."
         * too_few_trials,
     }
-    elsewhere = " (its privacy profile fails at another delta)" * refuted_elsewhere
+    elsewhere = ""
+    if refuted_elsewhere:
+        elsewhere = "; its privacy profile fails at another epsilon"
+        if verdict.contradiction:
+            at, claimed, measured = verdict.contradiction
+            found, limit = round_outward(measured, up=False), round_outward(claimed)
+            text = f"the attack shows delta >= {found} at epsilon {at:g}; the claim is delta <= {limit}"
+            parts = {"contradiction": text, **parts}
     first = f"{verdict.verdict}: {claim_text}{elsewhere}"
-    return {**asdict(verdict), "verdict": verdict.verdict, **more}, first, parts
+    record = asdict(verdict)
+    del record["contradiction"]
+    return {**record, "verdict": verdict.verdict, **more}, first, parts
 
 
 def auc_text(area: float) -> str:

@@ -76,5 +76,5 @@ def test_filter_labels_have_explanations(run, tmp_path):
     groups = word_groups()
     text = run(f"filter {path} --epsilon 4 --delta 1e-5 -v")[1]
     labels = re.findall(r"^  ([a-z]+(?: [a-z]+)?): ", text, re.MULTILINE)
-    assert {"spent", "filter", "fixed plan"} <= set(labels)
-    assert all(entries(groups, label) for label in ("spent", "filter", "fixed plan"))
+    assert {"report", "order", "filter", "fixed plan"} <= set(labels)
+    assert all(entries(groups, label) for label in ("report", "filter", "fixed plan"))
