@@ -59,7 +59,9 @@ _LINES: dict[Key, Line] = {
     ("laplace", "exact"): Line("laplace:EXACT"),
     ("m1", "known-projection"): Line("m1.known_projection:KNOWN_PROJECTION"),
     ("m1", "known-projection-rank1"): Line("m1.known_projection:KNOWN_PROJECTION_RANK1"),
-    ("m1", "operator-norm"): Line("m1.operator_norm:OPERATOR_NORM", Baseline("published operator norm", "unsampled")),
+    ("m1", "operator-norm"): Line(
+        "m1.operator_norm:OPERATOR_NORM", Baseline("published operator-norm bound", "unsampled")
+    ),
     ("m1", "operator-norm-published"): Line("m1.operator_norm:OPERATOR_NORM_PUBLISHED"),
     ("m1", "secret-projection"): Line("m1.secret_projection:SECRET_PROJECTION"),
     ("m1", "column-exact"): Line("m1.column_exact:COLUMN_EXACT"),
@@ -93,7 +95,9 @@ _LINES: dict[Key, Line] = {
     ("sketch", "lora-by-design"): Line("refuted:LORA_BY_DESIGN"),
     ("sketch-public", "rank-free"): Line("sketch_public:RANK_FREE"),
     ("sketch-public", "exact-rank1"): Line("sketch_public:EXACT_RANK1"),
-    ("sketch-public", "operator-norm"): Line("sketch_public:OPERATOR_NORM", Baseline("operator norm", "unsampled")),
+    ("sketch-public", "operator-norm"): Line(
+        "sketch_public:OPERATOR_NORM", Baseline("operator-norm bound", "unsampled")
+    ),
 }
 
 

@@ -72,8 +72,8 @@ class M1(NoisyMechanism):
     )
     span_dim: int | None = parameter(
         WHOLE,
-        "Assumption that one record changes one column of the matrix: dimension of the span of the other columns. Needs "
-        "a bound of one changed column, such as --bound column-exact.",
+        "Assumption that one record changes one column of the matrix: dimension of the span of the other columns. "
+        "Needs a bound of one changed column, such as --bound column-exact.",
         "K",
     )
     residual_norm: float | None = parameter(

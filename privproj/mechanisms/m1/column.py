@@ -368,7 +368,8 @@ COLUMN_PUBLISHED = Bound(
         "its proof treats random rows that depend on each other as independent. As the rank grows, the random matrix "
         "tends to the identity, so M1 tends to the Gaussian mechanism at full sensitivity. But the claimed sensitivity "
         "tends to 0. At noise multiplier 1, dim 40, rank 1000 and span 2 it claims epsilon 0.4583 at delta 3e-6, "
-        "but delta is at least 0.248 there. Use column-exact or column, or known-projection, which needs no assumption on the data",
+        "but delta is at least 0.248 there. Use column-exact or column, or known-projection, which needs no "
+        "assumption on the data",
         affects=_has_wrong_radius,
     ),
     check=_check_equal_norms,

@@ -21,7 +21,7 @@ def test_curve_prints_every_bound(capsys, style, what):
     else:
         lines = out.split("\n  bound: ")[0].splitlines()
         assert "rank-free" in out and "beta-tail" in out and len(lines) == (9 if style == "table" else 8)
-        assert style == "csv" or "by bound" in lines[0]
+        assert style == "csv" or "for each bound" in lines[0]
 
 
 @pytest.mark.parametrize(
