@@ -163,12 +163,12 @@ def not_used_text(result: Result) -> str:
     """Return the given options that do not influence the result, each with the reason."""
     from privproj.mechanisms.registry import mechanism_named
 
-    given, groups = result.mechanism, dict[tuple[str, ...], list[str]]()
-    for name, bounds in mechanism_named(str(given["name"])).used_by:
-        if name in given and result.bound not in bounds:
+    parameters, groups = result.mechanism, dict[tuple[str, ...], list[str]]()
+    for name, bounds in mechanism_named(str(parameters["name"])).used_by:
+        if name in parameters and result.bound not in bounds:
             groups.setdefault(bounds, []).append(f"--{name.replace('_', '-')}")
     texts = [f"{', '.join(names)} (used by --bound {' or '.join(bounds[:2])})" for bounds, names in groups.items()]
-    if given.get("fixed_projection") and result.run.get("steps", 1) == 1:
+    if parameters.get("fixed_projection") and result.run.get("steps", 1) == 1:
         texts.append("--fixed-projection (one step has one projection)")
     return ", ".join(texts)
 

@@ -82,8 +82,8 @@ def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> 
         elsewhere = "; its privacy profile fails at another epsilon"
         if verdict.contradiction:
             at, claimed, measured = verdict.contradiction
-            found, limit = round_outward(measured, up=False), round_outward(claimed)
-            text = f"the attack shows delta >= {found} at epsilon {at:g}; the claim is delta <= {limit}"
+            attained, limit = round_outward(measured, up=False), round_outward(claimed)
+            text = f"the attack shows delta >= {attained} at epsilon {at:g}; the claim is delta <= {limit}"
             parts = {"contradiction": text, **parts}
     first = f"{verdict.verdict}: {claim_text}{elsewhere}"
     record = asdict(verdict)

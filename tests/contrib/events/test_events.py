@@ -48,10 +48,7 @@ def test_event_with_phase_costs_between_max_and_sum(found):
     known = privproj.epsilon(ADAPTERS.mechanism, delta=1e-5, **RUN).lower
     assert max(alone[0].value * (1 - 1e-6), known) <= both.value <= (alone[1].value + ours) * (1 + 1e-2)
     assert both.numerics["composer"] == "dp-accounting" and "not proved" in str(both.numerics["rounding"])
-    assert (
-        both.side is Side.UPPER
-        and Requirement.EVENT_MATCHES_PROGRAM in both.requirements
-    )
+    assert both.side is Side.UPPER and Requirement.EVENT_MATCHES_PROGRAM in both.requirements
     below = privproj.lower_bound(both)
     assert below is None or below.gap in ("", PHASES_LEFT_OUT)
     assert not any("(none)" in text for answer in alone for text in answer.warnings)

@@ -54,7 +54,7 @@ def test_filter_command_equals_filter(done, noise):
     assert shown["epsilon_planned"] > shown["epsilon_of_fixed_plan"]
     assert shown["epsilon_of_fixed_plan"] == from_data(plan(*noise, done=done)).epsilon(delta=1e-5).value
     assert Requirement.FIXED_FILTER in shown["requirements"] and Requirement.FIXED_SCHEDULE not in shown["requirements"]
-    assert text.startswith("epsilon = 3.600 (upper bound")
+    assert text.startswith("budget spent = ") and "report: epsilon 3.600, whenever the run stops" in text
 
 
 def test_filter_command_order_ignores_later_phases():

@@ -75,7 +75,7 @@ def test_curve_mu_has_slack_and_regret(capsys, style):
         rows = [line.split(",") for line in out.splitlines()]
         assert rows[0][2:] == ["mu", "slack", "exact_from", "regret"] and float(rows[1][2]) >= 2.0
     else:
-        assert "regret" in out and "2.001" in out and "For every prior" in " ".join(out.split())
+        assert "regret" in out and "2.001" in out and "for every prior" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
