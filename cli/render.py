@@ -480,8 +480,8 @@ def run_text(
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
         regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore
         parts["regret"] = (
-            f"mu overstates the success probability of the best attack by at most {regret}; the slack matters only "
-            f"for error rates below {rate}"
+            f"mu overstates the success probability of an attack by at most {regret}; the slack matters only for "
+            f"error rates below {rate}"
         )
         parts["meaning"] = GDP_NOTES if verbose else ()
     return answer_text(result, parts, lines, verbose)

@@ -83,7 +83,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
         labels |= {"planned": f"{percent(unlimited.spent / budget.budget)} of the budget after all phases"}
     labels |= {"order": f"{of_filter}; pass --order {of_filter} in all later queries for this run"}
     if verbose:
-        price = "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance"
+        price = "" if fixed is None else f"epsilon {round_outward(fixed)} if the same phases were fixed in advance"
         labels |= {"filter": text, "fixed plan": price}
     target = f"epsilon {epsilon:g} and delta {delta:g}"
     first = f"budget spent = {share}  (Renyi divergence at order {of_filter}, budget {target})"
