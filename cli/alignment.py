@@ -93,7 +93,8 @@ def lora_noise_command(json: bool, **options: Any) -> int:
     rate = moments.rank_rate
     distance = "" if rate is None else f"O({rate:.4g}) in total variation, with an unknown constant"
     parts = {
-        "unit": "that of the gradient row; the moments are those of one entry of the noise term",
+        "meaning": "LoRA updates a weight matrix as if the noise u = q (A^T A - I) were added to each row q of its "
+        "gradient, where A is the random factor. The numbers are moments of one entry of u.",
         "distance to Gaussian": distance,
     }
     lines += [*render.label_lines(parts), *render.wrap_line("warning: ", f"this is {moments.warning}")]

@@ -19,12 +19,15 @@ from .query import (
 
 # meaning of the columns of the table
 LEGEND = {
+    "algorithm": "m2 clips each gradient, and projects the noisy sum. m2-projected-clip clips the projected gradients. "
+    "projected-dp-sgd maps each projected gradient back to the full dimension, clips it, and projects the noisy sum. "
+    "`privproj explain NAME` describes each one.",
     "noise": "standard deviation of the noise on the update, divided by the value for DP-SGD at the same privacy. The "
     "noise multipliers of m2 and dp-sgd are not comparable.",
     "error": "mean squared projection error, divided by the squared norm of the update: for one step, and for the mean "
     "over all steps of the run, each with a fresh projection",
     "size": "numbers in one release, in percent of the numbers in the gradient",
-    "ranking": "by error (run) + noise^2, a heuristic that does not predict accuracy",
+    "ranking": "by error (run) + noise^2, smallest first. This is a heuristic: it does not predict accuracy.",
 }
 OWN_PROGRAM = "privproj accounts for the mechanism, but does not train with it"  # for an algorithm of this name
 # further explanations of the table, for --verbose
@@ -39,9 +42,9 @@ DETAILS = {
 
 
 def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
-    """Return the rows as text, best first, with the legend and the requirements."""
+    """Return the rows as text, sorted by the ranking, with the legend and the requirements."""
     first = rows[0].result
-    title = f"training algorithms at {first.target_text}, best first (`privproj explain NAME` describes each)"
+    title = f"training algorithms at {first.target_text}, sorted by error (run) + noise^2"
     head = ("algorithm", "rank", "noise multiplier", "noise (x DP-SGD)", "error (step)", "error (run)", "size (%)")
     lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}

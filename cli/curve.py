@@ -143,12 +143,12 @@ def table_of_curves(
         {"bound": result.bound, name: x, label: points, **{key: as_plain_value(getattr(result, key)) for key in facts}}
         for points, result in curves
     ]
-    axis, scale = ("false positive rate", " (all rates from 0 to 1)") if "rate" in name else (name, "")
+    axis, scale = ("false positive rate", " (rates from 0 to 1)") if "rate" in name else (name, "")
     rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
     # Epsilons and rates are rounded outward too: deltas hold at or beyond the printed epsilon, false negative rates at
     # or before the printed rate.
     say = partial(round_outward, up=shape == "delta")
-    title = f"{label} at each {axis}, by bound{scale}:"
+    title = f"{label} at each {axis}{scale}, with one column for each bound:"
     return Table([result for _, result in curves], records, rows, {}, say, title)
 
 

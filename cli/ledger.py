@@ -30,7 +30,7 @@ def ledger_command(file: str, delta: float | None, json: bool, verbose: bool) ->
     """Print the epsilon of a training run so far, the epsilon of its plan, and which of them to report.
 
     If the run was calibrated, the ledger has a target epsilon and delta; --delta selects another delta.
-    `privproj verify FILE` checks the ledger as a document.
+    `privproj verify FILE` checks the ledger.
 
     \b
     Example:
@@ -232,12 +232,14 @@ def remaining_text(
     lines += render.label_lines(labels or {})
     fits = {None: "", True: "; the planned steps exceed the budget", False: "; the planned steps fit"}
     for entry in summary["phases"]:
-        names = ", ".join(entry["after"])
-        noun = "" if names.startswith("phase ") else "phases " if len(entry["after"]) > 1 else "phase "
-        after = f" after {noun}{names}" if names else ""
+        if entry["would_exceed"] is None:  # the last phase, as the pattern of further steps
+            after = " after all phases of the file"
+        else:
+            after = f" after {' and '.join(', '.join(entry['after']).rsplit(', ', 1))}" if entry["after"] else ""
         unit = entry["unit"] if entry["more_steps"] != 1 else entry["unit"].removesuffix("s")
         lines.append(
-            f"  {entry['phase'] + ':':<10} {entry['more_steps']} more {unit} fit{after}{fits[entry['would_exceed']]}"
+            f"  {entry['phase'] + ':':<10} {entry['more_steps']} more {unit} of {entry['phase']} fit{after}"
+            f"{fits[entry['would_exceed']]}"
         )
     parts = {
         "bound": f"{summary['bound']} ({summary['status']})",

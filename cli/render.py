@@ -9,7 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import Requirement, short_name
-from privproj.result import NAMES_IN_TEXT, Outcome, Result, Side, Status, as_plain_value, round_outward
+from privproj.result import (
+    NAMES_IN_TEXT,
+    Outcome,
+    Result,
+    Side,
+    Status,
+    as_plain_value,
+    conditional_text,
+    round_outward,
+)
 from privproj.run import ASSUMED_POISSON, Run, describe_run
 from privproj.sampling import IN_EPOCHS
 
@@ -83,6 +92,7 @@ def as_text(
     parts = {
         "other bounds": other_bounds_text(result, others or {}),
         "utility": utility_text(utility) if utility is not None and utility.projection_error > 0.0 else (),
+        "not used": not_used_text(result),
         "noise": noise_text(result),
         "mpmath": digits_text(result),
     }
@@ -109,7 +119,7 @@ def answer_text(
         details = {
             "lower bound": lower_bound_text(result),
             "numerics": numerics_text(result),
-            "source": f"{result.source}; version {result.bound_version} of this bound",
+            "source": f"{result.source}; implementation version {result.bound_version}",
         }
     requirements = {"requires": requirement_lines(result.requirements, verbose)}
     lines = [*(first or result_lines(result))]
@@ -149,13 +159,28 @@ def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None)
     return [*brief[:-1], f"{brief[-1]} {EXPLAIN_NAME if verbose is None else EXPLAIN_V}"]
 
 
+def not_used_text(result: Result) -> str:
+    """Return the given options that do not influence the result, each with the reason."""
+    from privproj.mechanisms.registry import mechanism_named
+
+    parameters, groups = result.mechanism, dict[tuple[str, ...], list[str]]()
+    for name, bounds in mechanism_named(str(parameters["name"])).used_by:
+        if name in parameters and result.bound not in bounds:
+            groups.setdefault(bounds, []).append(f"--{name.replace('_', '-')}")
+    texts = [f"{', '.join(names)} (used by --bound {' or '.join(bounds[:2])})" for bounds, names in groups.items()]
+    if parameters.get("fixed_projection") and result.run.get("steps", 1) == 1:
+        texts.append("--fixed-projection (one step has one projection)")
+    return ", ".join(texts)
+
+
 def noise_text(result: Result) -> str:
     """Return the noise standard deviation as text; empty without a clipping norm."""
     if result.noise_std is None:
         return ""
     formula = "2 z C" if result.run["relation"] == "replace" else "z C"
     formula = f"sqrt(2) {formula}" if result.mechanism["name"] == "laplace" else formula
-    return f"standard deviation {formula} = {round_outward(result.noise_std)} for the given clip C"
+    number = round_outward(result.noise_std)
+    return f"standard deviation {number} ({formula}; z: noise multiplier, C: given clipping norm)"
 
 
 def result_lines(result: Result) -> list[str]:
@@ -302,9 +327,10 @@ def certified_text(result: Result) -> str:
     ways = {"lower": ROUND_FLOOR, "upper": ROUND_CEILING}
     least, most = (Context(12, way, -(10**9), 10**9).create_decimal(proof[end]) for end, way in ways.items())
     at = "".join(f" ({name} {value:.6g})" for name, value in proof["witness"].items())
+    epsilon = "" if result.epsilon is None else f" at epsilon {result.epsilon:.13g}"
     # A lower bound of 0 means unknown.
     enclosure = f"from {least} to {most}" if least else f"at most {most}"
-    return f"the bound's delta is {enclosure}{at}, proved by {proof['arithmetic']}, {proof['bits']} bits"
+    return f"the bound's delta{epsilon} is {enclosure}{at}, proved by {proof['arithmetic']}, {proof['bits']} bits"
 
 
 def terminal_width() -> int | None:
@@ -388,7 +414,7 @@ def headline(result: Result) -> str:
         return f"{name}: nothing fits {at}"
     if result.outcome is Outcome.VACUOUS:
         return f"{name}: {'nothing below 1' if name == 'delta' else f'no finite {name}'} {at}"
-    only = ", only under an assumption on the data" if result.data_assumptions else ""
+    only = conditional_text(result.data_assumptions)
     if name == "rank" and result.lower not in (None, value):
         return f"rank = {result.lower} to {value}  (smallest and largest that meet {target}){only}"
     number = delta_shown(value) if name == "delta" else round_outward(value, up=result.side is not Side.LOWER)
@@ -408,7 +434,8 @@ def headline(result: Result) -> str:
 def other_bounds_text(result: Result, others: Mapping[str, float]) -> str:
     """Return the values of other bounds for the same query."""
     number = delta_shown if result.quantity == "delta" else round_outward
-    return ", ".join(f"{label} {number(value)}" for label, value in others.items())
+    texts = [f"{label} {number(value)}" for label, value in others.items()]
+    return f"{', '.join(texts)}; {'both' if len(texts) == 2 else 'also'} valid" if texts else ""
 
 
 def utility_text(utility: "Utility") -> list[str]:
@@ -421,8 +448,9 @@ def utility_text(utility: "Utility") -> list[str]:
         over = two_digits(utility.projection_error_of_run)
         averaged = f"; {over} times for the mean over {utility.releases} fresh projections"
     return [
-        f"effective noise multiplier {utility.effective_noise_multiplier:.4g}, {utility.noise_over_dp_sgd:.2f} times "
-        f"that of DP-SGD at the same privacy ({utility.dp_sgd_noise_multiplier:.4g})",
+        f"effective noise multiplier {utility.effective_noise_multiplier:.4g}: the update is as noisy as in DP-SGD "
+        f"with this multiplier. At the same privacy, DP-SGD needs {utility.dp_sgd_noise_multiplier:.4g} (ratio "
+        f"{utility.noise_over_dp_sgd:.2f}).",
         f"mean squared projection error {utility.projection_error:.4g} times the squared norm of the update, in one "
         f"step{averaged}",
     ]
@@ -452,8 +480,8 @@ def run_text(
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
         regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore
         parts["regret"] = (
-            f"mu overstates the success probability of the best attack by at most {regret}; the slack matters only "
-            f"for error rates below {rate}"
+            f"mu overstates the success probability of an attack by at most {regret}; the slack matters only for "
+            f"error rates below {rate}"
         )
         parts["meaning"] = GDP_NOTES if verbose else ()
     return answer_text(result, parts, lines, verbose)
@@ -463,8 +491,8 @@ GDP_NOTES = (
     "delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon. G_mu is the privacy profile of mu-GDP.",
     "f(a) >= g(a) - slack at every false positive rate a. f is the smallest false negative rate of an attack, and g is "
     "the trade-off function of mu-GDP. No slack is needed if a and g(a) are at least the printed rate (exact_from).",
-    "regret: how much mu overstates the risk. For every prior, the best attack on mu-GDP succeeds with at most this "
-    "much more probability than the best attack that the bound allows. 0 means no loss.",
+    "regret: for every prior, mu-GDP overstates the success probability of an attack by at most this much, compared "
+    "with the bound. 0 means no loss.",
 )
 
 

@@ -72,7 +72,8 @@ def command(file: tuple[str, ...], delta: float | None, json: bool, verbose: boo
     The chain has no key: anyone with the file can write another run's ledger, or cut lines off its end. If planned
     releases are missing from a consistent file, the exit code is 0, and the verdict states their number.
 
-    If you pass the ledger and the checkpoint of a training run after its document, privproj compares them too.
+    After a privacy statement, you may pass the ledger and the checkpoint of its training run. privproj then compares
+    the three files.
 
     \b
     Example:

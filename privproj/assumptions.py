@@ -231,8 +231,8 @@ class Requirement(RequirementText):
     # accounting by dp-accounting
     MEASURED_ROUNDING = (
         "measured-rounding",  # a clause, since it is listed with the assumptions on the data
-        "the rounding error of dp-accounting is at most the margin that privproj adds to the result (measurements "
-        "support this, but there is no proof)",
+        "the floating-point errors of dp-accounting change the result by at most the margin that privproj adds "
+        "(measured, not proved)",
     )
     EVENT_MATCHES_PROGRAM = (
         "event-matches-program",
@@ -278,9 +278,9 @@ class DataAssumption(Enum):
     SECRET_PROJECTION = "the projection stays secret"
     CHANGED_COLUMNS = "one record changes {changed} of the query, and the other columns span {k} dimensions{links}"
     RESIDUAL = (
-        "the part of the changed column that is orthogonal to this span has norm {first} before the change and "
-        "{second} after it, with 1 - cosine <= {m}; the part within the span changes by at most {alpha}; the "
-        "sensitivity is {size}"
+        "the part of the changed column that is orthogonal to this span has norm {first} in the one dataset "
+        "and {second} in its neighbor, and 1 - cosine of the angle between both parts is at most {m}; the part within "
+        "the span changes by at most {alpha}; the sensitivity is {size}"
     )
     EIGENVALUE_RATIO = (  # (lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= Gamma
         "for all neighboring query matrices Q and Q': (smallest eigenvalue of Q Q^T) + (noise variance) / (variance of "

@@ -5,12 +5,12 @@ A result has a value, the side of the true quantity on which the value lies, its
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from privproj.assumptions import short_name
+from privproj.assumptions import Requirement, short_name
 from privproj.errors import InvalidParameterError
 from privproj.numerics.interval import UNKNOWN, Enclosure
 
@@ -364,8 +364,7 @@ class Result:
         side = "NOT A GUARANTEE" if self.side is Side.NONE else str(self.side)
         target = re.sub(r"\b(epsilon|delta|slack|advantage|rate) (?=[\d.])", r"\1 = ", self.target_text)
         target = f", {target}" if target else ""
-        on_data = ", only under an assumption on the data" if self.data_assumptions else ""
-        return f"{self.quantity} = {number} ({side}{target}){on_data}"
+        return f"{self.quantity} = {number} ({side}{target}){conditional_text(self.data_assumptions)}"
 
     def _details(self) -> list[tuple[str, str]]:
         """Return bound, run, neighbors and assumptions on the data, each with its label."""
@@ -472,6 +471,16 @@ class Rows(tuple[AnyRow, ...]):
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self))
+
+
+def conditional_text(assumptions: Sequence[str]) -> str:
+    """Return ", only under an assumption on the data" for a result with such an assumption; else an empty text.
+
+    An assumption on the rounding error of dp-accounting is not about the data.
+    """
+    if not assumptions:
+        return ""
+    return f", only under an assumption{' on the data' if set(assumptions) - {Requirement.MEASURED_ROUNDING} else ''}"
 
 
 def as_plain_value(value: object) -> object:

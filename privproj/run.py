@@ -119,7 +119,8 @@ class Run:
 
     steps: int = parameter(
         whole_number("an integer >= 1"),
-        "Number of releases (epochs for partition, balls-in-bins, shuffle); required if Q < 1.  [default: 1]",
+        "Number of releases (epochs for partition, balls-in-bins, shuffle); required if the sampling rate is below 1.  "
+        "[default: 1]",
         "T",
         default=1,
     )
@@ -167,13 +168,14 @@ class Run:
     )
     split: float | str | None = parameter(
         SHARE,
-        "Division of delta between the events of a bound: even, optimal, or the share of the first.",
+        "For bounds that divide delta between two events: even, optimal, or the share of the first event.",
         "S",
         is_rare=True,
     )
     tau: float | None = parameter(
         number("a number above 0 and at most 1", 0.0, 1.0, open_low=True),
-        "Threshold of the Beta-tail bound.  [default: the best]",
+        "Threshold of the beta-tail bounds on the share of the squared norm that the projection keeps.  "
+        "[default: the best]",
         "TAU",
         is_rare=True,
     )

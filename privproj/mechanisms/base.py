@@ -48,6 +48,7 @@ class Mechanism:
     * ``with_rank``: whether epsilon "grows" or "falls" with the rank, or first falls and then grows ("u-shaped").
     * ``finds_rank``: whether the rank query supports the mechanism.
     * ``can_be_sampled``: whether some bound holds under subsampling.
+    * ``used_by``: pairs of a parameter that only some bounds use and the names of these bounds, the best one first.
     * ``deviation_over_scale``: the standard deviation of the noise, divided by the noise multiplier times the
       sensitivity: ``sqrt(2)`` for Laplace noise, otherwise 1.
     """
@@ -62,6 +63,7 @@ class Mechanism:
     with_rank: ClassVar[Literal["grows", "falls", "u-shaped"]] = "grows"
     finds_rank: ClassVar[bool] = False
     can_be_sampled: ClassVar[bool] = True
+    used_by: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = ()
     deviation_over_scale: ClassVar[float] = 1.0
     noise_multiplier = None
 

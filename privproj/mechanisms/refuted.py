@@ -59,9 +59,9 @@ RP_GD = _without_a_number(
 
 EARLY_MATRIX = _without_a_number(
     "a matrix query without noise has no bound",
-    "one release Y = M V, with a random symmetric matrix M, distinguishes neighbors. V^T Y is symmetric for the true "
-    "V. For another V', V'^T Y is symmetric with probability 0, unless V and V' are proportional, or of rank one with "
-    "the same right factor. So delta = 1 for every epsilon. docs/not-a-guarantee.md has a runnable test. Use m1 or m2, "
+    "one release tells neighboring datasets apart, so delta = 1 for every epsilon. The release is Y = M V for the "
+    "private matrix V and a random symmetric matrix M, so V^T Y is symmetric. For almost every other V' with two or "
+    "more columns, V'^T Y is symmetric with probability 0. docs/not-a-guarantee.md has a runnable test. Use m1 or m2, "
     "which add noise, or wishart for a single column",
     name="early-matrix",
     mechanism=WishartMatrix,

@@ -17,6 +17,9 @@ from privproj.plugins import load, plugin_table
 Key = tuple[str, str]  # the names of a mechanism and of a bound
 
 
+OF_RANK = "published (neighboring sums differ by a matrix of rank <= {k})"  # label of the published bounds of M2
+
+
 class Baseline(NamedTuple):
     """The role of a bound as a baseline with which results are compared.
 
@@ -56,7 +59,9 @@ _LINES: dict[Key, Line] = {
     ("laplace", "exact"): Line("laplace:EXACT"),
     ("m1", "known-projection"): Line("m1.known_projection:KNOWN_PROJECTION"),
     ("m1", "known-projection-rank1"): Line("m1.known_projection:KNOWN_PROJECTION_RANK1"),
-    ("m1", "operator-norm"): Line("m1.operator_norm:OPERATOR_NORM", Baseline("published operator norm", "unsampled")),
+    ("m1", "operator-norm"): Line(
+        "m1.operator_norm:OPERATOR_NORM", Baseline("published operator-norm bound", "unsampled")
+    ),
     ("m1", "operator-norm-published"): Line("m1.operator_norm:OPERATOR_NORM_PUBLISHED"),
     ("m1", "secret-projection"): Line("m1.secret_projection:SECRET_PROJECTION"),
     ("m1", "column-exact"): Line("m1.column_exact:COLUMN_EXACT"),
@@ -68,12 +73,10 @@ _LINES: dict[Key, Line] = {
     ("m2", "exact-rank1"): Line("m2.rank_free:EXACT_RANK1"),
     ("m2", "mixture-rdp"): Line("m2.mixture_rdp:MIXTURE_RDP", "renyi"),
     ("m2", "good-event-q"): Line("m2.good_event:GOOD_EVENT_Q"),
-    ("m2", "good-event"): Line(
-        "m2.good_event:GOOD_EVENT", Baseline("published (rank of differences <= {k})", "composed", "even")
-    ),
+    ("m2", "good-event"): Line("m2.good_event:GOOD_EVENT", Baseline(OF_RANK, "composed", "even")),
     ("m2", "beta-tail-sharp"): Line("m2.beta_tail:BETA_TAIL_SHARP"),
-    ("m2", "beta-tail"): Line("m2.beta_tail:BETA_TAIL", Baseline("published (rank of differences <= {k})", "single")),
-    ("m2", "gaussian"): Line("m2.gaussian:GAUSSIAN", Baseline("plain Gaussian")),
+    ("m2", "beta-tail"): Line("m2.beta_tail:BETA_TAIL", Baseline(OF_RANK, "single")),
+    ("m2", "gaussian"): Line("m2.gaussian:GAUSSIAN", Baseline("plain Gaussian (ignores the projection)")),
     ("wishart", "exact"): Line("wishart.exact:EXACT"),
     ("wishart", "quantile-sharp"): Line("wishart.quantile:QUANTILE_SHARP"),
     ("wishart", "quantile"): Line("wishart.quantile:QUANTILE", Baseline("published", "unsampled")),
@@ -92,7 +95,9 @@ _LINES: dict[Key, Line] = {
     ("sketch", "lora-by-design"): Line("refuted:LORA_BY_DESIGN"),
     ("sketch-public", "rank-free"): Line("sketch_public:RANK_FREE"),
     ("sketch-public", "exact-rank1"): Line("sketch_public:EXACT_RANK1"),
-    ("sketch-public", "operator-norm"): Line("sketch_public:OPERATOR_NORM", Baseline("operator norm", "unsampled")),
+    ("sketch-public", "operator-norm"): Line(
+        "sketch_public:OPERATOR_NORM", Baseline("operator-norm bound", "unsampled")
+    ),
 }
 
 

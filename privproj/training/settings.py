@@ -70,7 +70,7 @@ class Settings:
         one_of("joint", "per-layer"), "One clipping norm for all layers, or one for each layer.", default="joint"
     )
     every: int = parameter(
-        COUNT, "Number of steps between two samplings of the random factor.  [default: 1]", "T", default=1
+        COUNT, "Number of steps for which lora-resampled and flora keep a random factor.  [default: 1]", "T", default=1
     )
     update: str | None = parameter(
         one_of("adaptive", "plain"), "Optimizer of prism: with second moments or without.  [default: adaptive]"

@@ -77,10 +77,18 @@ def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> 
         "warning": f"too few {trials} to refute this claim at this delta with any attack. Use more {trials}."
         * too_few_trials,
     }
+    elsewhere = ""
     if refuted_elsewhere:
-        claim_text = f"privacy profile of the claim ({claim_text} alone is not refuted)"
-    first = f"{verdict.verdict}: {claim_text}"
-    return {**asdict(verdict), "verdict": verdict.verdict, **more}, first, parts
+        elsewhere = "; its privacy profile fails at another epsilon"
+        if verdict.contradiction:
+            at, claimed, measured = verdict.contradiction
+            attained, limit = round_outward(measured, up=False), round_outward(claimed)
+            text = f"the attack shows delta >= {attained} at epsilon {at:g}; the claim is delta <= {limit}"
+            parts = {"contradiction": text, **parts}
+    first = f"{verdict.verdict}: {claim_text}{elsewhere}"
+    record = asdict(verdict)
+    del record["contradiction"]
+    return {**record, "verdict": verdict.verdict, **more}, first, parts
 
 
 def auc_text(area: float) -> str:

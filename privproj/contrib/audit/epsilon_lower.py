@@ -8,13 +8,14 @@ audit can refute follows from the number of runs.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from privproj.errors import InvalidParameterError
+from privproj.errors import InvalidParameterError, PrivprojError
 from privproj.numerics.root_finding import find_crossing
 from privproj.parameters import privacy_epsilon, probability
 from privproj.profiles.privacy_profile import Curve
@@ -158,6 +159,8 @@ class AuditVerdict:
         claimed_epsilon: The epsilon that was claimed at ``delta``; None without a claim.
         delta: The delta of ``epsilon_lower`` and ``claimed_epsilon``.
         profile_refuted: True if the error rates contradict the claimed profile as a whole.
+        contradiction: One point of the profile that the error rates contradict: epsilon, the claimed delta, and a
+            larger lower bound on delta; None if no such point was found.
 
     >>> from privproj.contrib.audit import AuditVerdict
     >>> verdict = AuditVerdict(
@@ -175,6 +178,7 @@ class AuditVerdict:
     claimed_epsilon: float | None = None
     delta: float | None = None
     profile_refuted: bool = False
+    contradiction: tuple[float, float, float] | None = None
 
     @property
     def refuted(self) -> bool:
@@ -219,6 +223,7 @@ def assess_claim(
     # Two tests share the error: 1 - c = (1 - c)/2 + (1 - c)/2.
     level_of_test = level if curve is None else 1.0 - 0.5 * (1.0 - level)
     counts = counts_on_second_half(a, b, lambda tried: [counts.epsilon(target, level_of_test) for counts in tried])
+    margin, point = (0.0, None) if curve is None else _breach_of_profile(a, b, curve, level_of_test)
     return AuditVerdict(
         auc=auc(a, b),
         epsilon_lower=counts.epsilon(target, level_of_test),
@@ -227,16 +232,24 @@ def assess_claim(
         trials=len(a) + len(b),
         claimed_epsilon=None if claim is None else privacy_epsilon(claim, zero=True),
         delta=target,
-        profile_refuted=curve is not None and _breaks_profile(a, b, curve, level_of_test),
+        profile_refuted=margin > 0.0,
+        contradiction=point,
     )
 
 
-def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
-    """Return whether the error rates of an attack contradict a privacy profile.
+def _breach_of_profile(
+    inside: Array, outside: Array, curve: Curve, confidence: float
+) -> tuple[float, tuple[float, float, float] | None]:
+    """Return by how much the error rates of an attack contradict a privacy profile, and at which point.
 
     The threshold is chosen on the first half of the scores, and the rates are counted on the second half. Let ``f`` be
     the trade-off function of the profile. The rates contradict the profile if the upper bound on the false negative
     rate is below ``f`` at the upper bound on the false positive rate.
+
+    Returns:
+        ``f`` minus the false negative rate, which is above 0 for a contradiction, and the point of the profile that is
+        contradicted most: epsilon, the claimed delta, and the lower bound on delta. The point is None without a
+        contradiction, or if no epsilon of a grid shows the contradiction.
     """
 
     def margins(tried: list[Counts]) -> list[float]:
@@ -245,7 +258,17 @@ def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: flo
         bounds = tradeoff(curve, [fpr for _, fpr, _, _ in rates])
         return [bound - fnr for bound, (_, _, _, fnr) in zip(bounds, rates, strict=True)]
 
-    return margins([counts_on_second_half(inside, outside, margins)])[0] > 0.0
+    counts = counts_on_second_half(inside, outside, margins)
+    margin, points = margins([counts])[0], list[tuple[float, float, float]]()
+    if margin > 0.0:
+        _, fpr, _, fnr = counts.rates(confidence)
+        for epsilon in map(float, np.linspace(0.0, 10.0, 201)):
+            with suppress(PrivprojError):
+                # delta(eps) >= 1 - FNR - e^eps FPR, in both directions
+                least = 1.0 - min(fnr + math.exp(epsilon) * fpr, fpr + math.exp(epsilon) * fnr)
+                points.append((epsilon, math.exp(curve.log_delta(epsilon).upper), least))
+    point = max(points, key=lambda one: one[2] - one[1], default=None)
+    return margin, point if point is not None and point[2] > point[1] else None
 
 
 # --- one run ----------------------------------------------------------------------------------------

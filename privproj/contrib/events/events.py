@@ -21,9 +21,6 @@ from privproj.profiles.privacy_profile import Curve
 from privproj.run import RUN_PARAMETERS, Run, RunOptions
 from privproj.sampling import NeighboringRelation
 
-# note of every result with an event
-COMPOSED_ELSEWHERE = "dp-accounting accounts for its own events. Its results are composed with all other phases."
-
 MOST_SHOWN = 80  # characters; longest text of an event in a line of output
 
 
@@ -42,10 +39,6 @@ class Event(Mechanism):
     name = "dp-accounting"
     requirements = (Requirement.EVENT_MATCHES_PROGRAM,)
     remedy = "more noise"
-
-    def notes(self) -> list[str]:
-        """Return the warning that dp-accounting accounts for the event."""
-        return [COMPOSED_ELSEWHERE]
 
     @property
     def data(self) -> dict[str, Any]:

@@ -78,14 +78,14 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
     summary |= record(schedule, rows, plan, spent, Requirement.FIXED_FILTER)
     summary |= {"epsilon": epsilon, "delta": delta}
     of_filter = str(budget.order).removesuffix(".0")
-    used = f"{share} of the budget, measured by the Renyi divergence at order {of_filter}"
-    labels = (
-        {"planned": f"{percent(unlimited.spent / budget.budget)} of the budget after all phases"} if planned else {}
-    )
-    labels |= {"spent": f"{used}. Pass --order {of_filter} in all later queries for this run."}
+    labels = {"report": f"epsilon {round_outward(reported)}, whenever the run stops"}
+    if planned:
+        labels |= {"planned": f"{percent(unlimited.spent / budget.budget)} of the budget after all phases"}
+    labels |= {"order": f"{of_filter}; pass --order {of_filter} in all later queries for this run"}
     if verbose:
-        price = "" if fixed is None else f"epsilon {round_outward(fixed)} for the same phases fixed in advance"
+        price = "" if fixed is None else f"epsilon {round_outward(fixed)} if the same phases were fixed in advance"
         labels |= {"filter": text, "fixed plan": price}
-    first = f"epsilon = {round_outward(reported)}  ({plan.side}, delta = {delta:g}; valid whenever the run stops)"
+    target = f"epsilon {epsilon:g} and delta {delta:g}"
+    first = f"budget spent = {share}  (Renyi divergence at order {of_filter}, budget {target})"
     write(render.as_json(summary) if json else remaining_text(summary, plan, labels, verbose, first))
     return 0 if summary["fits"] else 4

@@ -29,4 +29,4 @@ class LedgerFilter(Filter):
 def filter_text(budget: Filter) -> str:
     """Return the order, the budget and the spent share of a filter, as text."""
     order, total = str(budget.order).removesuffix(".0"), round_outward(budget.budget, up=False)
-    return f"order {order}, budget {total}, {percent(budget.spent / budget.budget)} spent"
+    return f"Renyi divergence at most {total} at order {order}; {percent(budget.spent / budget.budget)} of it is spent"

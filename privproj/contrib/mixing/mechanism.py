@@ -66,7 +66,10 @@ class Mixing(Mechanism):
     remedy = "more noise (a larger gamma or eigen_noise)"
     rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
     gamma: float = parameter(
-        NOISE_SIZE, "Target of (least eigenvalue + noise variance) / B^2; B: clipping norm.", "G", is_needed=True
+        NOISE_SIZE,
+        "Target of (least eigenvalue of X^T X + noise variance) / B^2. The rows of X are records, clipped to norm B.",
+        "G",
+        is_needed=True,
     )
     eigen_noise: float = parameter(
         NOISE_SIZE,

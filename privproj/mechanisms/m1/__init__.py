@@ -8,6 +8,7 @@ from privproj.errors import InvalidParameterError
 from privproj.mechanisms.base import Lift, NoisyMechanism
 from privproj.parameters import WHOLE, flag, integer, number, parameter, whole_number
 
+OF_COLUMN = ("column-exact", "column", "residual", "column-published", "residual-published")  # for one changed column
 SIZE = number()
 MISALIGNMENT = number(high=2.0, open_high=True)  # 1 - cos, without opposite vectors
 
@@ -53,33 +54,47 @@ class M1(NoisyMechanism):
     finds_rank = True
     requirements = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
     with_rank = "falls"
+    used_by = (
+        ("misalignment", ("secret-projection",)),
+        *((name, OF_COLUMN) for name in ("span_dim", "residual_norm", "residual_misalignment", "shift_in_span")),
+        ("changed_columns", OF_COLUMN),
+    )
     dim: int | None = parameter(
         whole_number(high=10**7), "Dimension of the layer that is projected.", "D", is_needed=True
     )
     rank: int | None = parameter(whole_number(high=10**7), "Rank of the projection (may exceed D).", "R")
     columns: int | None = parameter(whole_number(high=10**7), "Other dimension of the weight matrix.", "M")
     misalignment: float | None = parameter(
-        MISALIGNMENT, "Assumption on unit vectors (one column): upper bound of 1 - cosine of neighboring vectors.", "M"
+        MISALIGNMENT,
+        "Assumption for --columns 1 and vectors of norm 1: upper bound of 1 - cosine of the angle between the vectors "
+        "of neighboring datasets. Needs --bound secret-projection.",
+        "X",
     )
     span_dim: int | None = parameter(
-        WHOLE, "Assumption (one changed column): dimension of the span of the unchanged columns.", "K"
+        WHOLE,
+        "Assumption that one record changes one column of the matrix: dimension of the span of the other columns. "
+        "Needs a bound of one changed column, such as --bound column-exact.",
+        "K",
     )
     residual_norm: float | None = parameter(
         SIZE,
-        "Norm of the part of the changed column orthogonal to this span, before (K) and after (K') the change.  "
-        "[default: 1]",
-        "K[,K']",
+        "Norm of the residual in the one dataset (N) and in its neighbor (N').  [default: 1]",
+        "N[,N']",
         is_rare=True,
     )
     other_residual_norm: float | None = parameter(SIZE)
     residual_misalignment: float | None = parameter(
         MISALIGNMENT,
-        "Assumption: upper bound of 1 - cosine of the part of the changed column orthogonal to this span, before and "
-        "after the change.",
-        "M",
+        "Assumption on the residual, the part of the changed column that is orthogonal to the other columns: upper "
+        "bound of 1 - cosine of the angle between the residuals of neighboring datasets.",
+        "X",
     )
     shift_in_span: float = parameter(
-        SIZE, "Assumption: upper bound of the change within the span.", "A", default=0.0, is_rare=True
+        SIZE,
+        "Assumption: largest norm of the change of the column within the span of the other columns.",
+        "A",
+        default=0.0,
+        is_rare=True,
     )
     changed_columns: int = parameter(
         whole_number(high=10**7),

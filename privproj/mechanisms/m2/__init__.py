@@ -178,6 +178,7 @@ class M2(ClippedSum):
     example = "dim=2048 rank=16 noise_multiplier=0.3814"
     finds_rank = True
     requirements = (Requirement.FRESH_PROJECTION, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_SEED)
+    used_by = (("change_rank", ("beta-tail-sharp", "good-event", "beta-tail", "good-event-q", "exact-rank1")),)
     dim: int | None = parameter(whole_number(high=10**12), "Dimension of the layer that is projected.", "D")
     rank: int | None = parameter(whole_number(), "Rank of the projection.", "R")
     layers: tuple[Layer, ...] = parameter(

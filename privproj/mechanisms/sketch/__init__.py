@@ -67,8 +67,9 @@ class Sketch(Mechanism):
     rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
     gamma: float | None = parameter(
         number(high=1e15, open_low=True),
-        "Assumption: G <= (least eigenvalue of Q Q^T + noise variance / variance of the sketching entries) / "
-        "|Q Q^T - Q' Q'^T|_F, where Q is the query matrix. Replaces the options from --eigen-floor to --noise-sigma.",
+        "Assumption on the query matrices Q and Q' of all neighboring datasets: G |Q Q^T - Q' Q'^T|_F <= (least "
+        "eigenvalue of Q Q^T) + (noise variance) / (variance of the entries of the sketching matrix). Replaces the "
+        "options from --eigen-floor to --noise-sigma.",
         "G",
     )
     eigen_floor: float = parameter(

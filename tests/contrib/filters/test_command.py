@@ -54,7 +54,7 @@ def test_filter_command_equals_filter(done, noise):
     assert shown["epsilon_planned"] > shown["epsilon_of_fixed_plan"]
     assert shown["epsilon_of_fixed_plan"] == from_data(plan(*noise, done=done)).epsilon(delta=1e-5).value
     assert Requirement.FIXED_FILTER in shown["requirements"] and Requirement.FIXED_SCHEDULE not in shown["requirements"]
-    assert text.startswith("epsilon = 3.600 (upper bound")
+    assert text.startswith("budget spent = ") and "report: epsilon 3.600, whenever the run stops" in text
 
 
 def test_filter_command_order_ignores_later_phases():
@@ -76,5 +76,5 @@ def test_filter_labels_have_explanations(run, tmp_path):
     groups = word_groups()
     text = run(f"filter {path} --epsilon 4 --delta 1e-5 -v")[1]
     labels = re.findall(r"^  ([a-z]+(?: [a-z]+)?): ", text, re.MULTILINE)
-    assert {"spent", "filter", "fixed plan"} <= set(labels)
-    assert all(entries(groups, label) for label in ("spent", "filter", "fixed plan"))
+    assert {"report", "order", "filter", "fixed plan"} <= set(labels)
+    assert all(entries(groups, label) for label in ("report", "filter", "fixed plan"))

@@ -15,12 +15,12 @@ def test_choose_table_agrees_with_json(run):
     code, text, _ = run(REQUESTED)
     _, out, _ = run(f"{REQUESTED} --json")
     rows = json.loads(out)["choices"]
-    table = text.partition("\nalgorithm ")[2].partition("\n  noise:")[0].splitlines()[1:]
+    table = text.partition("\nalgorithm ")[2].partition("\n  algorithm:")[0].splitlines()[1:]
     shown = [line.split()[0] for line in table]
     assert code == 0 and shown == [row["name"].split()[0] for row in rows]
     found = privproj.choose(layers="96x8", epsilon=2.0, delta=1e-5, sampling_rate=0.02, steps=300)
     assert [row["result"]["value"] for row in rows] == [row.result.value for row in found]
-    for sentence in ("  noise:", "  error:", "  ranking:", "  neighbors:", "  requires:"):
+    for sentence in ("  algorithm:", "  noise:", "  error:", "  ranking:", "  neighbors:", "  requires:"):
         assert sentence in text
 
 

@@ -21,7 +21,7 @@ def test_curve_prints_every_bound(capsys, style, what):
     else:
         lines = out.split("\n  bound: ")[0].splitlines()
         assert "rank-free" in out and "beta-tail" in out and len(lines) == (9 if style == "table" else 8)
-        assert style == "csv" or "by bound" in lines[0]
+        assert style == "csv" or "for each bound" in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_curve_mu_has_slack_and_regret(capsys, style):
         rows = [line.split(",") for line in out.splitlines()]
         assert rows[0][2:] == ["mu", "slack", "exact_from", "regret"] and float(rows[1][2]) >= 2.0
     else:
-        assert "regret" in out and "2.001" in out and "For every prior" in " ".join(out.split())
+        assert "regret" in out and "2.001" in out and "for every prior" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

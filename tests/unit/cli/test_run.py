@@ -73,7 +73,7 @@ def test_commands_answer_run_with_events_or_refuse_in_one_line(tmp_path, capsys)
     shown = " ".join(capsys.readouterr().out.split())
     assert "bound mixture-rdp)" in shown and "Renyi divergences at" in shown and "measured, not proved" in shown
     assert exit_code(["remaining", str(out), "--epsilon", "5", "--delta", "1e-5"]) == 0
-    assert "more steps fit" in capsys.readouterr().out
+    assert "more steps of" in capsys.readouterr().out
     assert exit_code(["run", str(file), "--delta", "1e-5", "--epsilon", "1", "--calibrate"]) == 3
     found = capsys.readouterr()
     assert found.err.count("\n") == 1 and not found.out
