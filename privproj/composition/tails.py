@@ -50,6 +50,7 @@ NATS_OF_TABLE = math.log(1e10)  # nats between the truncated mass and the least 
 NATS_WITHIN = 4.0  # nats that a level may be looser than the next one at the least delta of the level (largest seen: 2)
 CLOSE_ENOUGH = 1.02  # ratio of upper and lower epsilons up to which a grid needs no bound by moments
 LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without a result
+HUGE_EPSILON = 1e300  # nats, at which delta is the probability of an infinite loss
 LEAST_CAPPED_EPSILON = 1e-200  # nats, least epsilon of a search, and least epsilon from which shares are computed
 NOTHING_SO_SMALL = f"delta is below the probability of losses that are too large to compose. {REMEDY}"
 # descriptions of results without a grid: by the simple bound (i) or an infinite loss, or by moments
@@ -201,7 +202,7 @@ class TailLevelsCurve:
         """
         if self.log_sampled <= log_delta:
             return Enclosure(0.0, 0.0)
-        if self.log_beyond(LARGEST_LOSS) > log_delta and self.log_beyond(LARGEST_CAPPED_EPSILON) > log_delta:
+        if self.log_beyond(LARGEST_LOSS) > log_delta and self.log_beyond(HUGE_EPSILON) > log_delta:
             self.used = None
             return Enclosure(math.inf, math.inf)
         try:
