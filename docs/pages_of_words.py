@@ -26,7 +26,7 @@ OBVIOUS = (
     "meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch", "ok",
     "AUC", "not_converged", "precision_limit", "plain Gaussian", "published", "confidence", "composer", "mpmath",
     "certified", "fixed plan", "batches", "run", "steps", "neighbors", "not a guarantee", "sampling",
-    "algorithm, noise, size, ranking", "dp-sgd", "sampling rate", "comparison",
+    "algorithm, noise, size, ranking", "dp-sgd", "sampling rate", "comparison", "budget", "plan",
 )  # fmt: skip
 
 EXPLAIN = """# Output and exit codes
@@ -42,8 +42,7 @@ REQUIREMENTS = """# Requirements and assumptions
 
 A number that privproj prints holds only if your program meets the requirements and your data meet the assumptions.
 privproj cannot check these conditions. The output line `requires` names the requirements, and the output line `assumes`
-states the assumptions. The sensitivity is the clipping norm C, or 2C under the relation replace. Q is the query matrix,
-which a random matrix multiplies."""
+states the assumptions. Below, the sensitivity is the clipping norm C, or 2C under the relation replace."""
 PUBLISHED = """# Published methods
 
 This table names the [mechanism](how-to-choose.md#1-mechanism) of privproj for each published training method. Check the

@@ -43,8 +43,8 @@ class Requirement(RequirementText):
         "balls-in-bins-sampling",  # C25
         "In each epoch, the loader puts each record into one batch, chosen uniformly at random (with "
         "--batches-per-record K, into K different batches). The assignment is secret, and independent of other "
-        "records and other epochs. For an empty batch, the program releases noise only. The divisor of the sums is a "
-        "public constant.",
+        "records and other epochs. For an empty batch, the program releases noise only. The program divides the sums "
+        "of gradients by a public constant.",
     )
     FIXED_POSITIONS = (
         "fixed-positions",  # C17: under add-remove every later batch would shift
@@ -53,9 +53,9 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "Under zero-out and replace, the number of records is public. Under add-remove, the number of records is "
-        "private. Compute the sampling rate, the number of steps and the divisor of the sums from a public estimate "
-        "of the number of records.",
+        "Under the relation add-remove, the number of records is private. Compute the sampling rate, the number of "
+        "steps and the divisor of the sums from a public estimate of this number. Under zero-out and replace, the "
+        "number of records is public.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
@@ -67,14 +67,16 @@ class Requirement(RequirementText):
     )
     ASSUMPTIONS_PER_BATCH = (
         "assumptions-per-batch",  # C17: amplification conditions on the batch
-        "The assumptions on the data hold for every batch that can be sampled, not only for the whole dataset.",
+        "The assumptions on the data that the output lists hold for every batch that can be sampled, not only for the "
+        "whole dataset.",
     )
 
     # clipping and noise
     PER_RECORD_CLIPPING = (
         "per-record-clipping",
-        "Each record's contribution to a release, with all its parts together, is clipped to the clipping norm C. "
-        "Every release adds fresh noise, whose standard deviation is the noise multiplier times the sensitivity.",
+        "Each record's contribution to a release is clipped, so that the norm of the whole contribution is at most "
+        "the clipping norm C. Every release adds fresh noise, whose standard deviation is the noise multiplier times "
+        "the sensitivity.",
     )
     FULL_GRADIENT_CLIPPING = (
         "full-gradient-clipping",
@@ -89,7 +91,7 @@ class Requirement(RequirementText):
     )
     CLIPPING_BEFORE_SKETCH = (
         "clipping-before-sketch",
-        "Each record's contribution is clipped before sketching.",
+        "Each record's contribution is clipped before it is multiplied by the sketching matrix.",
     )
     NOISE_AT_ADAPTED_CLIP = (
         "noise-at-adapted-clip",  # C31
@@ -99,8 +101,8 @@ class Requirement(RequirementText):
     CENTERED_COUNT = (
         "centered-count",  # C31
         "For adaptive clipping, the program releases the noisy sum of b_i - 1/2 over the batch. b_i is 1 if record i "
-        "was not clipped, and 0 otherwise. Adding or removing a record changes this sum by 1/2. The sum of b_i, with "
-        "or without a constant, changes by up to 1 and needs twice the noise.",
+        "was not clipped, and 0 otherwise. Adding or removing a record changes this sum by 1/2. The sum of b_i "
+        "changes by up to 1 and needs twice the noise, even if a constant is subtracted.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
@@ -144,7 +146,7 @@ class Requirement(RequirementText):
     )
     PUBLIC_SUBSPACE = (
         "public-subspace",
-        "The subspace is public: it was computed without the private data.",
+        "The subspace in which the weights are trained was computed without the private data.",
     )
     SECRET_SEED = (
         "secret-seed",
@@ -171,12 +173,12 @@ class Requirement(RequirementText):
     )
     SKETCHED_VECTOR = (
         "sketched-vector",  # C14: what is computed with the matrix again, such as A^T times the sketch, is not covered
-        "Each sketch is of one vector, so the query matrix has one row. The program releases the sketch, and does not "
-        "multiply it by the transposed sketching matrix.",
+        "Each sketch is of one vector. The program releases the sketch, and does not multiply it by the transposed "
+        "sketching matrix.",
     )
     QUERY_INDEPENDENT_OF_SKETCH = (
         "query-independent-of-sketch",
-        "The query matrix, which is sketched, does not depend on the sketching matrix.",
+        "The matrix that is sketched does not depend on the sketching matrix.",
     )
 
     # schedules and ledgers
@@ -192,8 +194,8 @@ class Requirement(RequirementText):
     )
     FIXED_FILTER = (
         "fixed-filter",  # C35
-        "The Renyi order and the budget of the filter are fixed before the first release. Noise, sampling rate, rank, "
-        "clipping norm and the decision to stop depend on the data through earlier releases only.",
+        "The Renyi order and the budget of the privacy filter are fixed before the first release. Noise, sampling "
+        "rate, rank, clipping norm and the decision to stop depend on the data through earlier releases only.",
     )
     ONLY_THIS_RUN = (
         "only-this-run",
@@ -224,8 +226,9 @@ class Requirement(RequirementText):
     )
     RANDOM_CANDIDATES = (
         "random-candidates",
-        "Each run has fresh randomness and draws its hyperparameters at random from the same list. No entry of the "
-        "list makes a run less private than the noise multiplier, sampling rate and number of steps of the query.",
+        "Each run has fresh randomness and draws its hyperparameters at random from the same list. With each entry of "
+        "the list, a run is at least as private as with the noise multiplier, sampling rate and number of steps that "
+        "you gave to privproj.",
     )
 
     # accounting by dp-accounting
@@ -241,7 +244,7 @@ class Requirement(RequirementText):
     NOISE_OVER_CLIP = (
         "noise-over-clip",
         "The noise multiplier of a dp-accounting event is the standard deviation of the noise divided by the clipping "
-        "norm, also under replace.",
+        "norm, also under the relation replace.",
     )
 
 

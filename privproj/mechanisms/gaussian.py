@@ -81,7 +81,7 @@ def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
 TWO_SIDED = Bound(
     name="two-sided",
     mechanism=Gaussian,
-    summary="probability that the absolute privacy loss exceeds epsilon; never smaller than analytic",
+    summary="delta as the probability that the absolute privacy loss exceeds epsilon; never below the bound analytic",
     formula="T(eps) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2), mu = 1/z",
     source="arXiv 2601.21719, Equation 10",
     representation=_two_sided_of,

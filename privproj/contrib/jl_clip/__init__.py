@@ -23,7 +23,8 @@ class _ProbeRequirement(RequirementText):
     )
     SECRET_PROBE_SEED = (
         "secret-probe-seed",
-        "Until probes are used, nobody who can influence the data can guess their seed.",
+        "Until probes (random vectors that estimate gradient norms) are used, nobody who can influence the data can "
+        "guess their seed.",
     )
 
 

@@ -155,8 +155,8 @@ class _SecretProbesRequirement(RequirementText):
 
     SECRET_PROBES_PER_RECORD = (
         "secret-probes-per-record",
-        "In each release, the norm of each record's gradient is estimated from its own probes. The probes are "
-        "independent of all other probes. Nobody learns the probes or the estimated norm.",
+        "Probes are random vectors that estimate gradient norms. In each release, each record has its own new probes, "
+        "independent of all other probes. Nobody learns the probes or the estimated norms.",
     )
 
 

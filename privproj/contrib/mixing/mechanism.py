@@ -19,14 +19,16 @@ class _MixingRequirement(RequirementText):
     )
     NOISE_BY_EIGENVALUE = (
         "noise-by-eigenvalue",
-        "The rows of X are the records, and B is the clipping norm. First, the program releases l, the least "
-        "eigenvalue of X^T X plus Gaussian noise. The noise has standard deviation Z B^2, where Z is --eigen-noise. "
-        "The noise of the sketch then has variance max(0, G B^2 - l), where G is --gamma.",
+        "The rows of the matrix X are the records, and B is the clipping norm. First, the program releases l, the "
+        "least eigenvalue of X^T X plus Gaussian noise. This noise has standard deviation Z B^2, where Z is "
+        "--eigen-noise. Second, the program multiplies X by a random matrix, adds noise of variance max(0, G B^2 - "
+        "l), and releases the result. G is --gamma.",
     )
     SECRET_STAGES = (
         "secret-stages",
-        "The sketching matrix, the noise of the eigenvalue and the noise of the sketch are secret, freshly sampled "
-        "for each release, and used once. Only the noisy eigenvalue and the sketch are released.",
+        "The random matrix, the noise on the eigenvalue and the noise on the product of this matrix with the data are "
+        "secret, freshly sampled for each release, and used once. Only the noisy eigenvalue and the noisy product are "
+        "released.",
     )
 
 

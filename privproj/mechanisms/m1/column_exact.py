@@ -52,7 +52,7 @@ def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
 
 COLUMN_EXACT = Bound(
     name="column-exact",
-    summary="bound if one record changes one column of the query, in the span of the others or orthogonal to this span",
+    summary="bound if one record changes one column of the query",
     formula="delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)], L_R as in residual, |C x|^2 = |x|^2 X_k (X_k + "
     "Y_(d+r-k-1))/r^2 orthogonal to the span, |x|^2 X_r (X_r + Y_(d-1))/r^2 within it",
     source="privproj: exact distribution of the correlated part, instead of arXiv 2601.21719, Lemma 14",
