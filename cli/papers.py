@@ -103,7 +103,7 @@ def paper_entries(word: str) -> Iterator[dict[str, Any]]:
 def item_entry(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
     """Return an item as an entry of ``privproj explain``."""
     see = [name for name in (item.get("bound"), item.get("proof")) if name]
-    name = f"{paper['number']} {item['name']}"
+    name = f"{paper['number']} {full_name(item)}"
     return {"kind": "paper", "name": name, "means": item["subject"], "lines": item_lines(item), "see": see}
 
 
@@ -145,6 +145,12 @@ def quantity_of(item: dict[str, Any]) -> str:
     return {"auc": "AUC"}.get(quantity, render.SYMBOLS.get(quantity, quantity)).replace("_", " ")
 
 
+def full_name(item: dict[str, Any]) -> str:
+    """Return the name of an item, followed by the names of the items that it covers too."""
+    *others, last = (item["name"], *item.get("also", ()))
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
     """Return an item as a row of CSV, with the published and the improved value."""
     names = ("name", "verdict", "value", "improved_value", "improved", "command", "improved_command")
@@ -156,7 +162,7 @@ def paper_text(paper: dict[str, Any]) -> str:
     lines = [f"arXiv {paper['number'].partition('-')[0]}  {paper['title']}"]
     lines += render.wrap_line("", paper.get("note", ""))
     for item in paper["item"]:
-        lines += ["", *render.wrap_line(f"{item['name']}: ", item["subject"]), *item_lines(item)]
+        lines += ["", *render.wrap_line(f"{full_name(item)}: ", item["subject"]), *item_lines(item)]
     return "\n".join(lines)
 
 
