@@ -165,20 +165,20 @@ TEXT = """\
 
 # Results against ball arithmetic
 
-This page compares results that privproj computes in floating-point arithmetic with [certificates](certificates.md). For
-each epsilon, a certificate gives an interval that contains the exact delta of the bound. **For one release, the delta
-of all {settings} results is above this interval**, so all these upper bounds are correct. For training runs, the
+privproj computes results in floating-point arithmetic. This page compares them with [certificates](certificates.md). For
+a given epsilon, a certificate states an interval that contains the exact delta of the bound. **For one release, the
+delta of all {settings} results is above this interval**, so all these upper bounds are correct. For training runs, the
 certificates refute no result.
 
 ## One release
 
-Each result answers an epsilon or delta query, with dimensions up to 1e6 and deltas from 0.9 to below 1e-1000. In the
-table, the excess of delta is (delta of the result)/(certified delta) - 1.
+The results are from random epsilon and delta queries, with dimensions up to 1e6 and deltas from 0.9 to below 1e-1000.
+In the table, the excess of delta is (delta of the result)/(certified delta) - 1.
 
 {table}
 
-Of {drawn} random queries, {nothing} have no finite result or are not supported. For {wide} more, the certified interval
-of delta is too wide for a comparison.
+Of {drawn} random queries, {nothing} have no finite result or are not supported by certificates. For {wide} more queries,
+the certified interval of delta is too wide for a comparison.
 
 `python benchmarks/certified.py --settings {drawn} --write` repeats the comparison.
 """
