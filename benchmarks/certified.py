@@ -165,8 +165,8 @@ TEXT = """\
 
 # Results against ball arithmetic
 
-privproj computes results in floating-point arithmetic. This page compares them with [certificates](certificates.md). For
-a given epsilon, a certificate states an interval that contains the exact delta of the bound. **For one release, the
+privproj computes results in floating-point arithmetic. This page compares them with [certificates](certificates.md).
+For a given epsilon, a certificate states an interval that contains the exact delta of the bound. **For one release, the
 delta of all {settings} results is above this interval**, so all these upper bounds are correct. For training runs, the
 certificates refute no result.
 
@@ -177,8 +177,8 @@ In the table, the excess of delta is (delta of the result)/(certified delta) - 1
 
 {table}
 
-Of {drawn} random queries, {nothing} have no finite result or are not supported by certificates. For {wide} more queries,
-the certified interval of delta is too wide for a comparison.
+Of {drawn} random queries, {nothing} have no finite result or are not supported by certificates. For {wide} more
+queries, the certified interval of delta is too wide for a comparison.
 
 `python benchmarks/certified.py --settings {drawn} --write` repeats the comparison.
 """
