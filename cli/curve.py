@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
@@ -145,9 +144,14 @@ def table_of_curves(
     ]
     axis, scale = ("false positive rate", " (rates from 0 to 1)") if "rate" in name else (name, "")
     rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
+
     # Epsilons and rates are rounded outward too: deltas hold at or beyond the printed epsilon, false negative rates at
     # or before the printed rate.
-    say = partial(round_outward, up=shape == "delta")
+    def say(value: float) -> str:
+        if shape == "delta" and value > 0.0:
+            return render.delta_shown(value)
+        return round_outward(value, up=shape == "delta")
+
     title = f"{label} at each {axis}{scale}, with one column for each bound:"
     return Table([result for _, result in curves], records, rows, {}, say, title)
 

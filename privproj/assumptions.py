@@ -276,7 +276,7 @@ class DataAssumption(Enum):
     ALIGNMENT = "neighboring datasets give vectors of {norms} with 1 - cosine {most} (for every pair, not on average)"
     UNIT_VECTOR = (
         "the query is one vector of norm 1 for every batch, and 1 - cosine <= {most} for the vectors of any two "
-        "neighboring datasets; the sensitivity is then sqrt(2 misalignment)"
+        "neighboring datasets (so the sensitivity is sqrt(2 misalignment))"
     )
     SECRET_PROJECTION = "the projection stays secret"
     CHANGED_COLUMNS = "one record changes {changed} of the query, and the other columns span {k} dimensions{links}"

@@ -102,7 +102,7 @@ def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
     if log_cut == -math.inf:
         return f"No batch has more than {run.max_batch_size} records, so none is truncated"
     if log_cut >= log_delta and is_finite:
-        return f"Truncating batches at {run.max_batch_size} records is likely, which increases epsilon"
+        return f"Batches exceed {run.max_batch_size} records with a probability above delta, which increases epsilon"
     if log_cut >= log_delta:
         # a power of ten if the probability is below the range of doubles
         power = f"10^{math.ceil(log_cut / math.log(10.0))}"

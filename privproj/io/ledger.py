@@ -86,7 +86,7 @@ STOPPED = (
 
 AS_WRITTEN = "every line is as privproj writes it"  # claim that privproj writes exactly these lines
 
-KEPT = "no phase planned more than the target in force"  # claim that every phase met its target
+KEPT = "the planned epsilon of no phase exceeds the target in force"  # claim that every phase met its target
 
 # claim that no phase made more releases than planned; training never does
 WITHIN_PLAN = "no phase made more releases than it planned"

@@ -60,9 +60,9 @@ RP_GD = _without_a_number(
 EARLY_MATRIX = _without_a_number(
     "a matrix query without noise has no bound",
     "one release tells neighboring datasets apart, so delta = 1 for every epsilon. The release is Y = M V for the "
-    "private matrix V and a random symmetric matrix M, so V^T Y is symmetric. For almost every other V' with two or "
-    "more columns, V'^T Y is symmetric with probability 0. docs/not-a-guarantee.md has a runnable test. Use m1 or m2, "
-    "which add noise, or wishart for a single column",
+    "private matrix V and a random symmetric matrix M, so V^T Y is symmetric. For almost every other matrix V' with "
+    "two or more columns, V'^T Y is not symmetric. So Y reveals which of two matrices was used. "
+    "docs/not-a-guarantee.md has a runnable test. Use m1 or m2, which add noise, or wishart for a single column",
     name="early-matrix",
     mechanism=WishartMatrix,
     summary="claim that a matrix query without noise is private; no bound exists",

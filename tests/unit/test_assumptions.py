@@ -263,16 +263,16 @@ def test_laplace_noise_multiplier_is_scale(run):
     """With a standard deviation entered as the scale, epsilon would be sqrt(2) times too small."""
     out = " ".join(run("epsilon laplace --noise-multiplier 2 --relation replace --clip 3 --delta 1e-5 -v")[1].split())
     assert "noise multiplier = scale/(2C)" in out and "sigma/(2C)" not in out
-    assert "(for Laplace noise, the scale) divided by 2C" in out and "sqrt(2) 2 z C = 16.98" in out
+    assert "(for Laplace noise, the scale) divided by 2C" in out and "standard deviation 16.98 (sqrt(2) 2 z C" in out
 
 
 def test_replace_states_meaning_of_noise_multiplier(run):
     line = "epsilon gaussian --noise-multiplier 2 --sampling fixed --sampling-rate .1 --steps 1 --clip 3 --delta 1e-3"
     out = run(line)[1]
     assert "neighbors: replace one record; noise multiplier = sigma/(2C)" in out
-    assert "standard deviation 2 z C = 12.00" in out and "sigma/(2C)" in out.split("warning:")[1]
+    assert "standard deviation 12.00 (2 z C" in out and "sigma/(2C)" in out.split("warning:")[1]
     plain = run(line.replace("fixed", "poisson"))[1]
-    assert "standard deviation z C = 6.000" in plain and "2C" not in plain
+    assert "standard deviation 6.000 (z C" in plain and "2C" not in plain
     phases = run("dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2")[1]
     assert "2C" not in phases
 

@@ -137,7 +137,8 @@ def test_ledger_command_reports_whole_filter_budget(path, capsys):
     assert shown["epsilon"] == shown["epsilon_of_plan"] == account.epsilon(1e-5).value
     assert exit_code(["ledger", str(path)]) == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert "filter: order 6, budget" in output and "report: the epsilon of the whole budget of the filter" in output
+    assert "filter: Renyi divergence at most" in output and "at order 6" in output
+    assert "report: the epsilon of the whole budget of the filter" in output
 
 
 def test_verify_fails_on_ledger_that_overspent_filter(path):
