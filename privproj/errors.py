@@ -19,9 +19,9 @@ EXIT_CODES = {
     0: "ok: the query has a result, or every check holds",
     1: "failed: a check or an audited claim does not hold",
     2: "bad input: a value is invalid, or a file cannot be read or written",
-    3: "unsupported: no sound bound for this query, or only a refuted one",
-    4: "vacuous: no finite value, or nothing meets the target",
-    5: "not computed: not converged, or beyond the precision of the arithmetic",
+    3: "unsupported: the bound does not hold for this query, or is refuted",
+    4: "vacuous: the bound gives no guarantee, or no parameter meets the target",
+    5: "not computed: the computation did not converge, or its precision was too low",
     130: "interrupted: stopped with Ctrl-C; you can resume a sweep or a training run",
 }  # of the command line, each with its name and its meaning; each error class below has one of these exit codes
 
