@@ -18,7 +18,7 @@ API = ROOT / "docs" / "api"
 HEADER = "<!-- Written by docs/build.py from the docstrings: edit those. -->\n"
 MODULES = {
     "privproj": "queries, mechanisms and results",
-    "privproj.accounting": "result classes: comparisons, rankings, queries on arrays",
+    "privproj.accounting": "results of comparisons, of rankings and of queries with arrays",
     "privproj.errors": "exceptions",
     "privproj.run": "training runs: steps, sampling and neighboring relation",
     "privproj.schedule": "runs of several phases",
@@ -29,8 +29,8 @@ MODULES = {
     "privproj.integrations.opacus": "an accountant for Opacus (extra `torch`)",
     "privproj.integrations.peft": "dimensions and ranks of the layers of a PEFT adapter (extra `peft`)",
     "privproj.integrations.transformers": "a private Trainer for transformers (extras `torch` and `peft`)",
-    "privproj.mechanisms.wishart.alignment": "estimates of the misalignment of vectors (not a guarantee)",
-    "privproj.mechanisms.sketch.lora_noise": "moments of the random error of LoRA updates (not a guarantee)",
+    "privproj.mechanisms.wishart.alignment": "estimates for `--misalignment` of the mechanism `wishart` (not a guarantee)",
+    "privproj.mechanisms.sketch.lora_noise": "mean and variance of the random error of LoRA updates (not a guarantee)",
     "privproj.contrib.jl_clip": "the mechanism `jl-clip`: clipping by estimated norms (DP-SGD-JL)",
     "privproj.contrib.mixing": "the mechanism `mixing`: a secret sketch of records plus noise",
 }

@@ -102,7 +102,7 @@ class Requirement(RequirementText):
         "centered-count",  # C31
         "For adaptive clipping, the program releases the noisy sum of b_i - 1/2 over the batch. b_i is 1 if record i "
         "was not clipped, and 0 otherwise. Adding or removing a record changes this sum by 1/2. The sum of b_i "
-        "changes by up to 1 and needs twice the noise, even if a constant is subtracted.",
+        "changes by up to 1 and needs twice the noise. Subtracting a constant does not help.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",

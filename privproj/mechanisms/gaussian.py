@@ -81,7 +81,7 @@ def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
 TWO_SIDED = Bound(
     name="two-sided",
     mechanism=Gaussian,
-    summary="delta as the probability that the absolute privacy loss exceeds epsilon; never below the bound analytic",
+    summary="delta as the probability that the absolute privacy loss exceeds epsilon; a looser bound than analytic",
     formula="T(eps) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2), mu = 1/z",
     source="arXiv 2601.21719, Equation 10",
     representation=_two_sided_of,
@@ -138,7 +138,7 @@ CLASSICAL = Bound(
 CLASSICAL_2 = Bound(
     name="classical-2",
     mechanism=Gaussian,
-    summary="textbook rule with the constant 2, for 0 < epsilon < 1 only",
+    summary="textbook rule with ln(2/delta) in place of ln(1.25/delta), for 0 < epsilon < 1 only",
     formula="eps = mu sqrt(2 ln(2/delta)), 0 < eps < 1, mu = 1/z",
     source="arXiv 2601.21719, early version, Lemma 1",
     example="--noise-multiplier 10",

@@ -36,7 +36,7 @@ EARLY_COROLLARY = _without_a_number(
     "profile of the same mechanism under the same assumption",
     name="early-corollary",
     mechanism=Wishart,
-    summary="asymptotic rate of the early version, with an unspecified constant",
+    summary="asymptotic rate from the first version of arXiv 2601.21719, with an unspecified constant",
     formula="eps = O(...) with an unspecified universal constant",
     source="early version of arXiv 2601.21719, Corollary 1",
     example="privproj epsilon wishart --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",

@@ -19,16 +19,15 @@ class _MixingRequirement(RequirementText):
     )
     NOISE_BY_EIGENVALUE = (
         "noise-by-eigenvalue",
-        "The rows of the matrix X are the records, and B is the clipping norm. First, the program releases l, the "
-        "least eigenvalue of X^T X plus Gaussian noise. This noise has standard deviation Z B^2, where Z is "
+        "The rows of the matrix X are the records, and B is the clipping norm. First, the program adds Gaussian "
+        "noise of standard deviation Z B^2 to the least eigenvalue of X^T X, and releases the sum l. Z is "
         "--eigen-noise. Second, the program multiplies X by a random matrix, adds noise of variance max(0, G B^2 - "
         "l), and releases the result. G is --gamma.",
     )
     SECRET_STAGES = (
         "secret-stages",
-        "The random matrix, the noise on the eigenvalue and the noise on the product of this matrix with the data are "
-        "secret, freshly sampled for each release, and used once. Only the noisy eigenvalue and the noisy product are "
-        "released.",
+        "The random matrix S and all noise are secret, freshly sampled for each release, and used once. Only the noisy "
+        "eigenvalue and the noisy product of S and the data are released.",
     )
 
 

@@ -34,7 +34,7 @@ def representation(mechanism: Mixing) -> PrivacyProfile:
 TWO_STAGE = Bound(
     name="two-stage",
     mechanism=Mixing,
-    summary="bound for both outputs together: the noisy eigenvalue and the sketch",
+    summary="bound for the two releases: a noisy eigenvalue and a noisy sketch of the records",
     formula="with the record against without: int phi(u) R h(eps - ln R; nu) du, nu = 1/(G - Z u), R the largest of "
     "e^(s u - s^2/2) over 0 <= s <= 1/Z, h the profile of exact-rank1 of `sketch` in this order, and 1 beyond u = G/Z; "
     "or int phi(u) h(eps + ln R; nu) du in the other order, R the smallest; whichever is larger",

@@ -402,7 +402,7 @@ def _residual_published(mechanism: M1) -> OverRun:
 
 RESIDUAL_PUBLISHED = Bound(
     name="residual-published",
-    summary="published bound if one record changes one column of the query; omits a part of the release",
+    summary="published bound if one record changes one column of the query; wrong unless the other columns are zero",
     formula="eps of wishart quantile at (d-k, r-k)",
     source="arXiv 2601.21719, Lemma 2",
     proof="C13",

@@ -23,7 +23,7 @@ OF_GOOD_EVENT = {
 
 GOOD_EVENT = Bound(
     name="good-event",
-    summary="published bound for several releases: Gaussian mechanism with mu sqrt(tau), plus a union bound",
+    summary="published bound for several releases; delta includes the chance that a projection keeps too much of the norm",
     formula="delta = T k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="arXiv 2601.21719, Appendix F.2",
     # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
@@ -34,7 +34,7 @@ GOOD_EVENT = Bound(
 
 GOOD_EVENT_Q = Bound(
     name="good-event-q",
-    summary="the bound good-event for Poisson sampling, with a smaller delta",
+    summary="the bound good-event, improved for Poisson sampling",
     formula="delta = T q k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="privproj: arXiv 2601.21719, Appendix F.2, with the failure inside the sampled branch",
     # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).

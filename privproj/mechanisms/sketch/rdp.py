@@ -119,7 +119,7 @@ def eigenvalues_of(mechanism: Sketch) -> int:
 
 RDP = Bound(
     name="rdp",
-    summary="published Renyi curve; grows with the rank that --eigenvalues states",
+    summary="published Renyi curve; proportional to the option --eigenvalues",
     formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="arXiv 2409.17538v9, Lemma 7.1",
     example="--rank 16 --gamma 1000 --eigenvalues 768",
@@ -132,7 +132,7 @@ RDP = Bound(
 
 RDP_TIGHT = Bound(
     name="rdp-tight",
-    summary="the bound rdp, improved: does not grow with --eigenvalues",
+    summary="the bound rdp, improved: independent of the option --eigenvalues",
     formula="D(alpha) = r/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
     # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
@@ -151,7 +151,7 @@ def _rdp_best_of(mechanism: Sketch) -> BestCurve:
 
 RDP_BEST = Bound(
     name="rdp-best",
-    summary="Renyi curve that is never above the curve of the bound rdp-tight",
+    summary="the bound rdp-tight, improved by a second Renyi curve",
     formula="D(alpha) = r/(2(alpha-1)) min of alpha ln(1-1/G) - ln(1-alpha/G), 1 < alpha < G, and "
     "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",
@@ -205,7 +205,7 @@ def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
 
 LORA_ONE_STEP = Bound(
     name="lora-one-step",
-    summary="bound for one LoRA step that releases a noisy sketch of the gradient and discards the factor A",
+    summary="bound for one LoRA step that releases the gradient times the secret factor A, plus noise",
     formula="rdp-best at Gamma = b (lam + r sigma_g^2)/(4 C^2): B_F = C, B_S = 2C/b, sigma_A^2 = 1/r; D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 restricted to one released sketch",
     example="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --enforced",

@@ -202,7 +202,7 @@ def _check_alignment(mechanism: Wishart) -> None:
 
 EARLY = Bound(
     name="early",
-    summary="bound of the early version of the paper, with optimized parameters",
+    summary="bound from the first version of arXiv 2601.21719, with optimized parameters",
     formula="eps = |d-r-1|/2 ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2-1)) + R^3 sqrt(2(1-rho))/(2t^2), delta = 1 - "
     "PhiBar(z) P(chi2_r > t+eta) + 2 exp(-(sqrt R - sqrt d - sqrt r)^2/2), z = (t(1-rho) - rho eta)/"
     "sqrt((1-rho^2)(t+eta))",
