@@ -15,7 +15,7 @@ PAPERS = """# Papers
 
 This page lists theorems, figures, tables and algorithms of the papers whose mechanisms privproj implements. The
 verdict of privproj is in parentheses after each name. `privproj papers 2601.21719` prints commands for the items of
-one paper. The last table contains [examples](#examples).
+one paper.
 
 | verdict | meaning |
 | --- | --- |
