@@ -14,8 +14,8 @@ HEADER = "<!-- Written by docs/build.py from cli/papers.toml and the registry: e
 PAPERS = """# Papers
 
 This page lists theorems, figures, tables and algorithms of the papers whose mechanisms privproj implements. The
-parenthesis after each name contains the verdict of privproj. The table of [examples](#examples) compares formulas of
-the papers with bounds of privproj. `privproj papers 2601.21719` prints commands for the items of one paper.
+verdict of privproj is in parentheses after each name. `privproj papers 2601.21719` prints commands for the items of
+one paper.
 
 | verdict | meaning |
 | --- | --- |
