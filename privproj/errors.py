@@ -19,7 +19,7 @@ EXIT_CODES = {
     0: "ok: the query has a result, or every check holds",
     1: "failed: a check or an audited claim does not hold",
     2: "bad input: a value is invalid, or a file cannot be read or written",
-    3: "unsupported: no sound bound for this query, or only a refuted one",
+    3: "unsupported: no bound covers this query, or the bound is refuted",
     4: "vacuous: no finite value, or nothing meets the target",
     5: "not computed: not converged, or beyond the precision of the arithmetic",
     130: "interrupted: stopped with Ctrl-C; you can resume a sweep or a training run",
