@@ -152,7 +152,7 @@ def summary(name, rows):
 
 def table(rows):
     """Return the Markdown table of the page."""
-    heads = "bound | results | smallest delta | smallest excess of delta | largest excess of delta"
+    heads = "bound | results | smallest delta | smallest relative error | largest relative error"
     lines = [f"| {heads} |", "| --- " * 5 + "|"]
     for row in rows:
         margins = f"{row['least margin']:.1e} | {row['largest margin']:.1e}"
@@ -173,7 +173,7 @@ certificates refute no result.
 ## One release
 
 The results are from random epsilon and delta queries, with dimensions up to 1e6 and deltas from 0.9 to below 1e-1000.
-In the table, the excess of delta is (delta of the result)/(certified delta) - 1.
+In the table, the relative error is (delta of the result)/(certified delta) - 1.
 
 {table}
 

@@ -29,7 +29,7 @@ MODULES = {
     "privproj.integrations.opacus": "an accountant for Opacus (extra `torch`)",
     "privproj.integrations.peft": "dimensions and ranks of the layers of a PEFT adapter (extra `peft`)",
     "privproj.integrations.transformers": "a private Trainer for transformers (extras `torch` and `peft`)",
-    "privproj.mechanisms.wishart.alignment": "estimates for `--misalignment` of the mechanism `wishart` (not a guarantee)",
+    "privproj.mechanisms.wishart.alignment": "estimates for `--misalignment` of `wishart` (not a guarantee)",
     "privproj.mechanisms.sketch.lora_noise": "mean and variance of the random error of LoRA updates (not a guarantee)",
     "privproj.contrib.jl_clip": "the mechanism `jl-clip`: clipping by estimated norms (DP-SGD-JL)",
     "privproj.contrib.mixing": "the mechanism `mixing`: a secret sketch of records plus noise",
