@@ -209,8 +209,8 @@ relation, and deltas from 1e-3 to 1e-30. For {compared} of these runs, the table
 
 {table}
 
-A certificate refutes an upper bound on epsilon if the certified delta at this epsilon exceeds the target delta. **No
-upper bound on epsilon is refuted.** No lower bound is refuted either.
+A certificate states an interval of delta at an epsilon. An upper bound on epsilon is refuted if the whole interval is
+above the target delta. **No upper bound on epsilon is refuted.** No lower bound is refuted either.
 
 {others}
 

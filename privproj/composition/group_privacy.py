@@ -4,14 +4,14 @@
 the number of them in a batch is binomial. Condition on the other records in the batch. The step on the larger dataset
 has the output distribution ``sum_S w_S P_S``, where ``S`` is the subset of the user's records in the batch and ``w_S``
 its probability. The step on the smaller dataset has ``P_0``. Let ``D_j`` bound the profile of a release for up to ``j``
-records in the batch, in both directions. Take ``t > 0``, weights ``alpha_S >= 0`` and ``r_S = alpha_S t / w_S``.
-Because the supremum over events ``A`` of a sum is at most the sum of the suprema,
+records in the batch, in both directions. Take ``t = e^eps > 0``, weights ``alpha_S >= 0`` and
+``r_S = alpha_S t / w_S``. Because the supremum over events ``A`` of a sum is at most the sum of the suprema,
 
-    sup_A sum_S [w_S P_S(A) - t P_0(A)]   <= sum_S w_S D_|S|(ln r_S)               if sum alpha_S <= 1,
-    sup_A sum_S [P_0(A) - w_S P_S(A) / t] <= sum_S alpha_S D_|S|(-ln r_S)          if sum alpha_S >= 1.
+    sup_A [sum_S w_S P_S(A) - t P_0(A)]   <= sum_S w_S D_|S|(ln r_S)               if sum alpha_S <= 1,
+    sup_A [P_0(A) - sum_S w_S P_S(A) / t] <= sum_S alpha_S D_|S|(-ln r_S)          if sum alpha_S >= 1.
 
-The weights are the same for all subsets of one size. ``r_j`` is the likelihood ratio of two Gaussians with unit
-variance at the distance ``j m``:
+All subsets of one size ``j`` have the same weight, so ``r_S = r_j`` for them. ``r_j`` is the likelihood ratio of two
+Gaussians with unit variance at the distance ``j m``:
 
     r_j = exp(j m x - j^2 m^2 / 2),   x such that   sum_j w_j r_j = t,   w_j = P(j records in the batch).
 
@@ -20,8 +20,9 @@ is Gaussian and ``m`` is its ``mu``, all suprema are attained by the same event 
 records with parallel contributions (the mixture of Gaussians of arXiv 2401.10294). For other releases, ``m`` is that of
 a Gaussian with the same ``D_1`` at one epsilon. The best of a few such ``m`` is used at each loss.
 
-Let ``E_j`` be the excess ``D_j - max(0, 1 - t)``. With ``E_j(-e) = e^-e D_j(e)`` (C1) both lines give the excess ``E``
-of the step in the remove direction, without a difference of large numbers:
+Let ``E_j(y) = D_j(y) - max(0, 1 - e^y)`` be the excess of ``D_j``, and ``E(t)`` that of the step in the remove
+direction at ``t = e^eps``. With ``E_j(-y) = e^-y D_j(y)`` (C1) the two inequalities give ``E``, without a difference of
+large numbers:
 
     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, 1 - r_j)]     for t >= 1,
     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, r_j - 1)]     for t <= 1,   E(t) = 0 for t <= w_0.

@@ -9,7 +9,7 @@ moments (:mod:`privproj.composition.moments`). If masses would underflow on a gr
 alone.
 
 The epsilon of a query determines the level. ``b_k`` is the epsilon of level ``k + 1`` at the least delta of level
-``k``, and level ``k`` is used for epsilons above ``b_(k-1)`` and up to ``b_k``. So ``epsilon`` and ``log_delta`` use
+``k``, and level ``k`` is used for epsilons from ``b_(k-1)`` up to ``b_k``. So ``epsilon`` and ``log_delta`` use
 the same level (C24), and a query usually needs the grid of one level only.
 
 No result exceeds the two simple bounds of a run (C23, "Simple bounds"):
@@ -49,6 +49,9 @@ ROUGH_SHARE = 0.01  # share of the least delta of a level below which adaptive g
 NATS_OF_TABLE = math.log(1e10)  # nats between the truncated mass and the least accurate delta of a table
 NATS_WITHIN = 4.0  # nats that a level may be looser than the next one at the least delta of the level (largest seen: 2)
 CLOSE_ENOUGH = 1.02  # ratio of upper and lower epsilons up to which a grid needs no bound by moments
+# nats; at larger epsilons, which guarantee nothing, the mass of losses that a grid counts as infinite can hide the
+# difference of two levels
+LARGEST_USEFUL_EPSILON = 150.0
 LARGEST_CAPPED_EPSILON = 1e15  # nats, largest epsilon at which a simple bound replaces a composition without a result
 HUGE_EPSILON = 1e300  # nats, at which delta is the probability of an infinite loss
 LEAST_CAPPED_EPSILON = 1e-200  # nats, least epsilon of a search, and least epsilon from which shares are computed
@@ -172,10 +175,10 @@ class TailLevelsCurve:
                 upper = min(self.used.log_delta(eps).upper, most)
             if upper <= threshold and threshold >= LEAST_LOGS[k]:
                 return upper
-            if self.first_level_only or upper > LEAST_LOGS[k] + NATS_WITHIN:
+            if self.first_level_only or (eps <= LARGEST_USEFUL_EPSILON and upper > LEAST_LOGS[k] + NATS_WITHIN):
                 break
             rough = self.guide.log_delta_above(eps) if k == 0 else rough
-            if rough > LEAST_LOGS[k] and eps <= self.boundary(k):
+            if rough > LEAST_LOGS[k] and eps < self.boundary(k):
                 upper = self.first.log_delta(eps).upper if k == 0 else upper
                 break
             # The next level is used for epsilons above the boundary of this level. There delta is at most the least
@@ -231,7 +234,13 @@ class TailLevelsCurve:
         while k > 0 and self.boundary(k - 1) == math.inf:
             k -= 1
         self.used = used = self.level(k)
-        ends = used.epsilon(log_delta)
+        try:
+            ends = used.epsilon(log_delta)
+        except PrecisionError:
+            # delta is at most the least delta of this level from the boundary on
+            if self.boundary(k) == math.inf:
+                raise
+            ends = Enclosure(-math.inf, self.boundary(k))
         upper = ends.upper if k == 0 else max(ends.upper, next_up(self.boundary(k - 1)))
         upper = min(upper, self.boundary(k)) if log_delta <= LEAST_LOGS[k] + NATS_WITHIN else upper
         if used is self.first:
@@ -258,8 +267,12 @@ class TailLevelsCurve:
         of release ``i`` is infinite. Then ``delta_0`` is a lower bound of the delta of the run at every epsilon.
         """
         logs = [(min(profile.log_delta(eps).lower, -1e-300), steps) for profile, steps in self.releases]
-        none = math.fsum(steps * log1m_exp(log) for log, steps in logs)
-        return log1m_exp(none) - 1e-12
+        # x = sum T_i delta_i, and delta_0 >= x - x^2/2
+        top = max(log for log, _ in logs)
+        log_sum = top + math.log(math.fsum(steps * math.exp(log - top) for log, steps in logs)) if top > -1e300 else top
+        if log_sum < -1.0:
+            return log_sum + math.log1p(-0.5 * math.exp(log_sum)) - 1e-12 * (1.0 - log_sum)
+        return log1m_exp(math.fsum(steps * log1m_exp(log) for log, steps in logs)) - 1e-12
 
     def lower_ends_of_one(self, log_delta: float) -> list[float]:
         """Return a lower bound of epsilon for each release alone.

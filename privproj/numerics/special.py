@@ -190,8 +190,9 @@ def log_beta_fraction(a, b, x, y, constant):
 def beta_fraction(a, b, x, y, excess, most):
     """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``B ~ Beta(a, b)``.
 
-    The result is -1 if ``most`` terms do not suffice. The method is the even contraction of the continued fraction of
-    the incomplete beta function (Didonato and Morris 1992, equation 9), summed forward by Steed's algorithm.
+    The result is -1 if more than ``most`` terms are needed. The method is the even contraction of the continued
+    fraction of the incomplete beta function (Didonato and Morris 1992, equation 9), summed forward by Steed's
+    algorithm.
 
     Args:
         a: The first shape.

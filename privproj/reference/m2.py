@@ -27,10 +27,11 @@ from privproj.reference.special import beta_tail, gaussian_delta, normal_density
 def _captured_distribution(
     dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real
 ) -> ReferenceDistribution:
-    """Return the distribution of the squared sensitivity ``X`` for rank one.
+    """Return the distribution of the squared sensitivity ``X`` for a difference of rank one.
 
-    ``X`` is ``mu^2 B``, in units of the noise variance; ``B`` is the squared norm of a projected unit vector. A count
-    for adaptive clipping adds a constant (C31: adaptive clipping). See C7 (distributions) in docs/proofs.md.
+    ``X`` is ``mu^2 B`` with ``mu = 1/noise_multiplier``, in units of the noise variance; ``B`` is the squared norm of a
+    projected unit vector. A count for adaptive clipping adds a constant (C31: adaptive clipping). See C7
+    (distributions) in docs/proofs.md.
     """
     energy = beta_distribution(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
     return shifted_distribution(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))

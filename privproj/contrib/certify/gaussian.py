@@ -45,8 +45,8 @@ def slope(eps: arb, x: arb) -> arb:
 def inflection(eps: arb) -> arb:
     """Return a ball that contains the inflection point ``x0`` of the Gaussian delta (C3).
 
-    The inflection point is ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``. The Gaussian delta is concave in the squared
-    sensitivity over noise ``x`` for ``x > x0``.
+    The inflection point is ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``. With ``x``, the square of sensitivity over
+    noise, the Gaussian delta is concave in ``x`` for ``x > x0``.
     """
     # 2 (sqrt(1 + eps^2) - 1), without cancellation
     return 2 * eps * eps / (1 + (1 + eps * eps).sqrt())

@@ -19,7 +19,7 @@ class _ProbeRequirement(RequirementText):
     )
     FULL_GRADIENT_NORM = (
         "full-gradient-norm",
-        "The program estimates the norm of each record's whole gradient, over all released parameters.",
+        "For clipping, the program estimates the norm of each record's whole gradient, over all released parameters.",
     )
     SECRET_PROBE_SEED = (
         "secret-probe-seed",

@@ -150,7 +150,8 @@ class EnforcedSketch:
     def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Index]:
         """Return the initial panels of the integrals for all epsilons.
 
-        The arrays are the left ends, the right ends, and the index of the epsilon of each panel.
+        The arrays are the left ends, the right ends, and the index of the epsilon of each panel. ``last`` is the right
+        end of the last panel. ``present`` states whether the mean is over the distribution with the record.
         """
         mu = self.mu
         fixed = [*np.linspace(-WINDOW, last, 2 + math.ceil((last + WINDOW) / WIDEST_PANEL)), 0.0, mu, 0.5 * mu]

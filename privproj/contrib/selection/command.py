@@ -38,7 +38,7 @@ def selection_text(result: Result, verbose: bool = False) -> str:
     """
     trials: Any = result.run["selection"]
     numerics: Any = result.numerics
-    shape = f" (shape {trials['shape']:g}, gamma {trials['gamma']:.6g})" if "gamma" in trials else ""
+    shape = f" (shape {trials['shape']:g}, success probability {trials['gamma']:.6g})" if "gamma" in trials else ""
     text = f"number of runs with a {trials['distribution']} distribution, mean {trials['expected_trials']:g}{shape}"
     epsilons = "; ".join(
         f"epsilon {round_outward(numerics[key])} {of}" for key, of in COMPARISONS.items() if key in numerics

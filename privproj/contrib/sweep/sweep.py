@@ -263,7 +263,7 @@ def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
-    """Return the cells of the rows that were evaluated with arrays, by column."""
+    """Return a map from each column of the result table to its cells, for rows evaluated together as arrays."""
     import numpy as np
 
     from privproj.accounting.vectorized import SOUGHT

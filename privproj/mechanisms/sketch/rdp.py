@@ -41,7 +41,8 @@ ROUNDED = 1e-15
 def divergence_bracket(alpha: float, t: float) -> float:
     """Return ``alpha ln(1-t) - ln(1 - alpha t)``, rounded up, for ``0 < alpha t < 1``.
 
-    At ``t = 1/Gamma`` the result is the largest possible sum in the Renyi divergence; see the module docstring.
+    At ``t = 1/Gamma`` the result is the largest possible sum over eigenvalues in the Renyi divergence of order
+    ``alpha``. The module docstring defines ``Gamma`` and the sum.
     """
     x = alpha * t
     # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).

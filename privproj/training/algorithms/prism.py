@@ -405,9 +405,9 @@ class _TangentView(View):
 
     @property
     def is_as_written(self) -> bool:
-        """Whether version counters show that the factors are as after the last step.
+        """Whether version counters show that the factors have not changed since the last step.
 
-        The value is always False on a CPU. There the factors themselves are checked, which detects more changes.
+        The value is always False on a CPU, so that the caller compares the factors themselves.
         """
         if self.trained.weight.device.type == "cpu":
             return False
