@@ -69,7 +69,7 @@ EXACT = Bound(
     mechanism=Laplace,
     summary="exact privacy profile",
     formula="delta(eps) = 1 - e^((eps - mu)/2) for eps < mu = 1/z, else 0",
-    source="the likelihood ratio of two Laplace distributions at distance mu",
+    source="the likelihood ratio of two Laplace distributions, shifted by the sensitivity",
     representation=representation,
     version=4,
     worst_differences=lambda mechanism: (representation(mechanism),),

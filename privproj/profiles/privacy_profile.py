@@ -193,17 +193,8 @@ class PrivacyProfile:
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
         numerics = {**self.numerics, "subsampling": "closed form"}
-        fields = (
-            "closed_form",
-            "table",
-            "log_deltas",
-            "with_smaller_tails",
-            "gaussian_mu",
-            "guess",
-            "small_deltas",
-            "free",
-        )
-        lost: dict[str, None] = dict.fromkeys(fields)
+        fields = "closed_form table log_deltas with_smaller_tails gaussian_mu guess small_deltas free"
+        lost: dict[str, None] = dict.fromkeys(fields.split())
         return replace(self, log_delta=log_delta, numerics=numerics, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:

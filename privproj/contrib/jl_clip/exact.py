@@ -129,7 +129,7 @@ EXACT = Bound(
     mechanism=JLClip,
     summary="exact for one record per user, if the adversary sees the probes (random vectors that estimate norms)",
     formula="delta(eps) = E[h_eps(mu^2 r / chi2_r)], mu = 1/z, h_eps(x) the Gaussian delta at sqrt(x)",
-    source="privproj: the clipped norm of a record in the limit of large norms, for the algorithm of arXiv 2102.03013",
+    source="privproj: records with very large norms are the worst case; the algorithm is from arXiv 2102.03013",
     proof="C32",
     # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
     representation=lambda mechanism: rank_one_profile(distribution(mechanism)),

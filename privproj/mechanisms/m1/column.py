@@ -286,7 +286,7 @@ def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> floa
 
 COLUMN = Bound(
     name="column",
-    summary="published bound if one record changes some columns of the query, with a corrected lemma",
+    summary="published bound, with one lemma corrected, if one record changes some columns of the query",
     formula="eps_R + eps_C: eps_R the largest residual loss within quantiles, eps_C the Gaussian epsilon at |C x| <= "
     "(1/r)(sqrt(d+r-k) + sqrt k + t1)(alpha(sqrt r + t2) + beta(sqrt k + t3))/sigma; c columns: a chain",
     source="arXiv 2601.21719, Theorems 3 and 4, with Lemma 14 corrected by privproj",
