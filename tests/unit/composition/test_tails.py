@@ -293,3 +293,21 @@ def test_heavy_tails_keep_losses_within_reach_of_squaring():
     infinite = privproj.epsilon(mechanism, log10_delta=-30, **run)
     assert infinite.value == math.inf
     assert not any("composition is not tight" in warning for warning in infinite.warnings)
+
+
+def test_round_trip_and_order_hold_at_useless_epsilons():
+    """Most mass of a step that is sampled is beyond the losses of a grid. These round trips gave 1e-6 for 1e-20."""
+    run, last = {"sampling_rate": 1e-6, "steps": 200, "sampling": "poisson"}, 0.0
+    mechanism = Gaussian(noise_multiplier=0.031)
+    for power in (-5.0, -6.5, -15.4, -15.6, -20.0, -30.0):
+        eps = privproj.epsilon(mechanism, log10_delta=power, **run).value
+        assert last <= eps and privproj.delta(mechanism, epsilon=eps, **run).log10_delta <= power
+        last = eps
+
+
+@pytest.mark.parametrize("power", [-300.0, -316.0, -323.0])
+def test_epsilon_is_finite_above_mass_of_infinite_losses(power):
+    """The mass of infinite losses is below 1e-323 here, where e^x is subnormal."""
+    mechanism = Wishart(dim=1000, rank=200, misalignment=0.00030163108239873216)
+    eps = privproj.epsilon(mechanism, log10_delta=power, steps=2).value
+    assert privproj.delta(mechanism, epsilon=eps, steps=2).log10_delta <= power
