@@ -175,7 +175,7 @@ class TailLevelsCurve:
                 upper = min(self.used.log_delta(eps).upper, most)
             if upper <= threshold and threshold >= LEAST_LOGS[k]:
                 return upper
-            if self.first_level_only or (eps <= LARGEST_USEFUL_EPSILON and upper > LEAST_LOGS[k] + NATS_WITHIN):
+            if self.first_level_only or (upper > LEAST_LOGS[k] + NATS_WITHIN and self._is_close(eps, upper)):
                 break
             rough = self.guide.log_delta_above(eps) if k == 0 else rough
             if rough > LEAST_LOGS[k] and eps < self.boundary(k):
@@ -186,6 +186,13 @@ class TailLevelsCurve:
             most = LEAST_LOGS[k]
         # The least of the composed ln delta(eps), of (i) ever sampled and of (ii) basic composition.
         return upper if upper <= threshold else min(upper, self.log_sampled, self.log_basic(eps))
+
+    def _is_close(self, eps: float, upper: float) -> bool:
+        """Return whether later levels are not needed for an ``eps`` whose delta is above those of a level.
+
+        They are needed only for a huge ``eps`` at which the bound by moments is much smaller than ``upper``.
+        """
+        return eps <= LARGEST_USEFUL_EPSILON or self.guide.log_delta_above(eps) > upper - NATS_WITHIN
 
     @cached_property
     def guide(self) -> MomentCurve:
