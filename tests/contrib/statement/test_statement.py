@@ -63,11 +63,11 @@ def of_gaussian(z, delta=1e-5, **run):
 @pytest.mark.parametrize("size", [1, 3])
 def test_statement_states_relation_and_adversary(relation, size):
     first, second, third = section(of_gaussian(9.0, relation=relation, group_size=size), "What is protected")
-    assert [part.count(". ") for part in (first, second, third)] == [3, 0, 1]
+    assert [part.count(". ") for part in (first, second, third)] == [3, 1, 2]
     assert ("every record" if size == 1 else "every user with at most 3 records") in first
     assert {"add-remove": "or not", "replace": "instead", "zero-out": "counted as zero"}[relation] in first
-    assert "anyone who sees every release" in second and "not the secret random numbers" in second
-    assert third.startswith("The statement does not protect") and '"What it depends on"' in third
+    assert "an attacker" in second and "every release" in second and "not the secret random numbers" in second
+    assert "The statement does not protect such facts." in third and '"What it depends on"' in third
 
 
 @pytest.mark.parametrize("z", [0.05, 0.3, 1.0, 4.0, 300.0])

@@ -66,14 +66,15 @@ def assess_statement(text, output):
         assert f"{'one' if phase['steps'] == 1 else phase['steps']} release" in flat
         for key in {"noise_multiplier", "dim", "rank"} & {*phase}:
             assert f"{key} {phase[key]}" in flat
+    flat = flat.replace("&nbsp;", " ").replace("&#x27;", "'")
     for assumption in (*result.data_assumptions, *result.requirements):
         assert assumption in flat
-    attacks = re.findall(r"at most ([\d.]+) % of those inside .*? rate ([\d.]+) %", flat.replace("&nbsp;", " "))
+    attacks = re.findall(r"rate ([\d.]+) % \(one .*? at most ([\d.]+) % of the (?:records|users) inside", flat)
     assert attacks or not result.usable
-    for most, rate in attacks:  # no bound may be better than nothing
+    for rate, most in attacks:  # no bound may be better than nothing
         assert float(rate) <= float(most) <= 100.0
     output = found.get("said", {})
-    assert all(f"{name}: {sentence}" in flat.replace("&#x27;", "'") for name, sentence in output.items())
+    assert all(f"{name}: {sentence}" in flat for name, sentence in output.items())
     assert all(re.fullmatch("[0-9a-f]{64}", output.get(name, "0" * 64)) for name in ("ledger", "checkpoint"))
 
 

@@ -62,7 +62,7 @@ def test_sweep_prints_requirements_by_bound(run, tmp_path):
     (tmp_path / "grid.json").write_text(json.dumps({**fixed, "grid": axes}))
     _, out, _ = run(f"sweep {tmp_path}/grid.json -o {tmp_path}/table.csv")
     stated = " ".join(out.split("requires:")[1].split())
-    assert "secret-seed (m2.rank-free)" in stated and "poisson-sampling," in stated
+    assert "only m2.rank-free: fresh-projection, secret-seed" in stated and "poisson-sampling," in stated
     assert "rank=" not in stated and "sampling_rate=" not in stated
 
 
