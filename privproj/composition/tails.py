@@ -243,9 +243,9 @@ class TailLevelsCurve:
         self.used = used = self.level(k)
         try:
             ends = used.epsilon(log_delta)
-        except PrecisionError:
-            # delta is at most the least delta of this level from the boundary on
-            if self.boundary(k) == math.inf:
+        except PrecisionError as error:
+            # Losses that count as infinite have more mass. From the boundary on, delta is at most that of the level.
+            if isinstance(error, GridSizeError) or self.boundary(k) == math.inf:
                 raise
             ends = Enclosure(-math.inf, self.boundary(k))
         upper = ends.upper if k == 0 else max(ends.upper, next_up(self.boundary(k - 1)))
