@@ -19,7 +19,7 @@ LAYER_TEXT = re.compile(
 
 
 class _ArgumentsByName:
-    """Base class of :class:`Layer`. A class of its own, so that the signature of ``Layer`` names all parameters."""
+    """Reject arguments without names. A base class keeps the signature of :class:`Layer` in ``help``."""
 
     def __new__(cls, *unnamed: object, **parameters: object) -> Self:
         """Return a layer.
