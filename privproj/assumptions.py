@@ -53,9 +53,9 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "Under the relation add-remove, the number of records is private. Compute the sampling rate, the number of "
-        "steps and the divisor of the sums from a public estimate of this number. Under zero-out and replace, the "
-        "number of records is public.",
+        "The number of records is private. The sampling rate, the number of steps and the divisor of the sums are "
+        "computed from a public estimate of this number. (Under the relations zero-out and replace, the number of "
+        "records is public, and this is not required.)",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
@@ -141,8 +141,7 @@ class Requirement(RequirementText):
     )
     KNOWN_PROJECTION = (
         "known-projection",  # C4
-        "The result is exact if the adversary sees the projection. If the projection is secret, the result is an "
-        "upper bound.",
+        "The adversary sees the projection. For a secret projection, the result is an upper bound, not exact.",
     )
     PUBLIC_SUBSPACE = (
         "public-subspace",

@@ -428,7 +428,7 @@ class Phase:
         """The requirements on the run."""
         run, bound, mechanism = self.run, self.bound, self.mechanism
         requirements: list[str] = [run.scheme.requirements] if run.scheme.requirements else []
-        if run.public_size:
+        if run.public_size and run.relation is NeighboringRelation.ADD_REMOVE:
             requirements.append(Requirement.PUBLIC_DATASET_SIZE)
         if run.max_batch_size is not None:
             requirements.append(Requirement.RANDOM_TRUNCATION)

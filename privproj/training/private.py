@@ -111,8 +111,8 @@ def make_private(
             accounted too.
         batches: How batches are drawn: "poisson", "fixed" or "balls-in-bins", with the batch size of ``data_loader``;
             or :class:`PoissonBatches`, :class:`FixedBatches` or :class:`BallsInBins`.
-        relation: The neighboring relation: "add-remove", "zero-out" or "replace". None: "zero-out" for batches with a
-            maximum size, "replace" for batches of a fixed size at a rate below 1, else "add-remove".
+        relation: The neighboring relation: "add-remove", "zero-out" or "replace". None: "replace" for batches of a fixed
+            size at a rate below 1, else "zero-out", because training uses the number of records of your loader.
         group_size: The largest number of records of one user, from 1 to 1e6; epsilon is then about a user.
         ledger: Path of a file that records every release before the release is used. The run can be resumed from this
             file. A second run on the same tensors needs the ledger of the first one. None: the releases of this run are
@@ -196,7 +196,7 @@ def make_private(
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
             sampling_rate=rate, dataset_size=records, sampling=drawing.sampling, batches=per_epoch,
             max_batch_size=drawing.max_batch_size,
-            relation=_relation_of(relation, drawing.sampling, rate, drawing.max_batch_size),
+            relation=_relation_of(relation, drawing.sampling, rate),
             group_size=integer("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
             ranks=ranks, shares=shares, adaptive_clipping=adaptive,
         )  # fmt: skip
@@ -499,14 +499,13 @@ def _calibration_target(
     return {"epsilon": epsilon, "delta": delta} | ({} if order is None else {"order": order})
 
 
-def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_size: int | None) -> NeighboringRelation:
+def _relation_of(relation: str | None, sampling: str, rate: float) -> NeighboringRelation:
     """Return the neighboring relation of this name, or the default if it is None.
 
-    The default is zero-out for batches with a maximum size, because the number of records is then public. Otherwise the
-    default is that of the sampling scheme if the rate is below 1, and add-remove at rate 1.
+    The rate, the steps and the divisor of the sums depend on the number of records, which is private under add-remove.
     """
-    fallback = SCHEMES[Sampling(sampling)].default_relation if rate < 1.0 else "add-remove"
-    fallback = fallback if max_batch_size is None else "zero-out"
+    only = SCHEMES[Sampling(sampling)].relations if rate < 1.0 else ()
+    fallback = NeighboringRelation.REPLACE if only == (NeighboringRelation.REPLACE,) else NeighboringRelation.ZERO_OUT
     return member_named(NeighboringRelation, "relation", relation or fallback)
 
 

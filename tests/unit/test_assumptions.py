@@ -110,7 +110,7 @@ def expected(mechanism, wording, relation):
         "FIXED_POSITIONS": partition,
         "BALLS_IN_BINS_SAMPLING": bins,
         "FRESH_PROJECTION_PER_BATCH": epochs and PROJECTS in kind,
-        "PUBLIC_DATASET_SIZE": "dataset-size" in wording,
+        "PUBLIC_DATASET_SIZE": "dataset-size" in wording and relation == "add-remove",
         "RANDOM_TRUNCATION": "max-batch-size" in wording,
         "FIXED_SCHEDULE": epochs and "adaptive" not in mechanism,
         "FIXED_SCHEDULE_EXCEPT_CLIP": epochs and "adaptive" in mechanism,
@@ -278,6 +278,7 @@ def test_replace_states_meaning_of_noise_multiplier(run):
 
 
 def test_training_requires_public_dataset_size():
+    """Only under add-remove, which is not the default."""
     torch = needs("torch")
     from unit.training.helpers import data, mlp, own, private
 
@@ -286,13 +287,16 @@ def test_training_requires_public_dataset_size():
     x, y = data()
     for subspace in (None, Subspace(torch.eye(53, 2, dtype=torch.float64), "public")):
         more = {} if subspace is None else {"algorithm": "dp-sft", "subspace": subspace}
-        module, optimizer, loader = private(mlp(), x, y, noise_multiplier=9.0, steps=1, **more)
-        for batch in loader:
-            optimizer.backward_on(own(module), batch)
-            optimizer.step()
-        output = present(optimizer.epsilon(1e-3).requirements)
-        assert "PUBLIC_DATASET_SIZE" in output and ("PUBLIC_SUBSPACE" in output) == (subspace is not None)
-        optimizer.close()
+        for relation in ("add-remove", None):
+            options = {"noise_multiplier": 9.0, "steps": 1, "relation": relation, **more}
+            module, optimizer, loader = private(mlp(), x, y, **options)
+            for batch in loader:
+                optimizer.backward_on(own(module), batch)
+                optimizer.step()
+            output = present(optimizer.epsilon(1e-3).requirements)
+            assert ("PUBLIC_DATASET_SIZE" in output) == (relation == "add-remove")
+            assert ("PUBLIC_SUBSPACE" in output) == (subspace is not None)
+            optimizer.close()
 
 
 RUNS_OF_TRAINING = {
@@ -357,7 +361,9 @@ def test_ledger_keeps_requirements_of_training(run, tmp_path):
     for subspace in (None, Subspace(torch.eye(53, 2, dtype=torch.float64), "public")):
         path = str(tmp_path / f"ledger{subspace is None}")
         more = {} if subspace is None else {"algorithm": "dp-sft", "subspace": subspace}
-        module, optimizer, loader = private(mlp(), x, y, noise_multiplier=9.0, steps=2, ledger=path, **more)
+        module, optimizer, loader = private(
+            mlp(), x, y, noise_multiplier=9.0, steps=2, ledger=path, relation="add-remove", **more
+        )
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
