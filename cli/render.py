@@ -351,7 +351,7 @@ def fit_line(label: str, text: str) -> list[str]:
 
 
 # labels of lists of sentences: each of several sentences begins with a dash
-LISTS = ("assumes", "requires", "meaning", "no value", "failed", "passed", "differs", "unproved")
+LISTS = ("assumes", "requires", "other bounds", "utility", "meaning", "no value", "failed", "passed", "differs", "unproved")
 
 
 def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
@@ -431,11 +431,11 @@ def headline(result: Result) -> str:
     return f"{name} {number}  ({side}){only}" if number.startswith("<") else f"{name} = {number}  ({side}){only}"
 
 
-def other_bounds_text(result: Result, others: Mapping[str, float]) -> str:
+def other_bounds_text(result: Result, others: Mapping[str, float]) -> list[str]:
     """Return the values of other bounds for the same query."""
+    name = SYMBOLS.get(result.quantity, result.quantity)
     number = delta_shown if result.quantity == "delta" else round_outward
-    texts = [f"{label} {number(value)}" for label, value in others.items()]
-    return f"{', '.join(texts)}; {'both' if len(texts) == 2 else 'also'} valid" if texts else ""
+    return [f"{name} {number(value)} by {label}" for label, value in others.items()]
 
 
 def utility_text(utility: "Utility") -> list[str]:

@@ -24,7 +24,7 @@ ONLY_PRINTED = ("term", "warning", "mechanism", "quantity")
 # entries that the page leaves out, because the label or another entry says what they mean
 OBVIOUS = (
     "meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch", "ok",
-    "AUC", "not_converged", "precision_limit", "plain Gaussian", "published", "confidence", "composer", "mpmath",
+    "AUC", "not_converged", "precision_limit", "published", "confidence", "composer", "mpmath",
     "certified", "fixed plan", "batches", "run", "steps", "neighbors", "not a guarantee", "sampling",
     "algorithm, noise, size, ranking", "dp-sgd", "sampling rate", "comparison", "budget", "plan",
 )  # fmt: skip

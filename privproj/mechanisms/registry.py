@@ -17,7 +17,7 @@ from privproj.plugins import load, plugin_table
 Key = tuple[str, str]  # the names of a mechanism and of a bound
 
 
-OF_RANK = "published (neighboring sums differ by a matrix of rank <= {k})"  # label of the published bounds of M2
+OF_RANK = "the published bound (neighboring sums differ by a matrix of rank <= {k})"  # label of the published bounds of M2
 
 
 class Baseline(NamedTuple):
@@ -60,7 +60,7 @@ _LINES: dict[Key, Line] = {
     ("m1", "known-projection"): Line("m1.known_projection:KNOWN_PROJECTION"),
     ("m1", "known-projection-rank1"): Line("m1.known_projection:KNOWN_PROJECTION_RANK1"),
     ("m1", "operator-norm"): Line(
-        "m1.operator_norm:OPERATOR_NORM", Baseline("published operator-norm bound", "unsampled")
+        "m1.operator_norm:OPERATOR_NORM", Baseline("the published operator-norm bound", "unsampled")
     ),
     ("m1", "operator-norm-published"): Line("m1.operator_norm:OPERATOR_NORM_PUBLISHED"),
     ("m1", "secret-projection"): Line("m1.secret_projection:SECRET_PROJECTION"),
@@ -76,10 +76,10 @@ _LINES: dict[Key, Line] = {
     ("m2", "good-event"): Line("m2.good_event:GOOD_EVENT", Baseline(OF_RANK, "composed", "even")),
     ("m2", "beta-tail-sharp"): Line("m2.beta_tail:BETA_TAIL_SHARP"),
     ("m2", "beta-tail"): Line("m2.beta_tail:BETA_TAIL", Baseline(OF_RANK, "single")),
-    ("m2", "gaussian"): Line("m2.gaussian:GAUSSIAN", Baseline("plain Gaussian (ignores the projection)")),
+    ("m2", "gaussian"): Line("m2.gaussian:GAUSSIAN", Baseline("the bound of DP-SGD, which ignores the projection")),
     ("wishart", "exact"): Line("wishart.exact:EXACT"),
     ("wishart", "quantile-sharp"): Line("wishart.quantile:QUANTILE_SHARP"),
-    ("wishart", "quantile"): Line("wishart.quantile:QUANTILE", Baseline("published", "unsampled")),
+    ("wishart", "quantile"): Line("wishart.quantile:QUANTILE", Baseline("the published bound", "unsampled")),
     ("wishart", "early-exact-tail"): Line("wishart.early:EARLY_EXACT_TAIL"),
     ("wishart", "early"): Line("wishart.early:EARLY"),
     ("wishart", "early-corollary"): Line("refuted:EARLY_COROLLARY"),
@@ -96,7 +96,7 @@ _LINES: dict[Key, Line] = {
     ("sketch-public", "rank-free"): Line("sketch_public:RANK_FREE"),
     ("sketch-public", "exact-rank1"): Line("sketch_public:EXACT_RANK1"),
     ("sketch-public", "operator-norm"): Line(
-        "sketch_public:OPERATOR_NORM", Baseline("operator-norm bound", "unsampled")
+        "sketch_public:OPERATOR_NORM", Baseline("the operator-norm bound", "unsampled")
     ),
 }
 

@@ -147,7 +147,7 @@ def test_noise_for_attack_risk_names_risk(run, sentence, output):
     jsonschema.validate(shown, SCHEMA)
     assert shown["risk"] and shown["epsilon"] is None and shown["delta"] is None
     out = run(f"{line} --clip 2 -v")[1]
-    assert output in out.splitlines()[0] and "standard deviation" in out and "plain Gaussian" in out
+    assert output in out.splitlines()[0] and "standard deviation" in out and "by the bound of DP-SGD" in out
 
 
 @pytest.mark.parametrize(
