@@ -234,6 +234,7 @@ USUAL_NAMES = {
     **dict.fromkeys(("-n", "--n", "--samples", "--records"), ("--dataset-size",)),
     **dict.fromkeys(("-b", "--batch"), ("--batch-size",)),
     **dict.fromkeys(("--shuffle", "--poisson", "--balls-in-bins", "--partition"), ("--sampling",)),
+    **dict.fromkeys(("--gdp", "--trade-off"), ("--what",)),
 }
 
 
@@ -262,7 +263,7 @@ def _hint(error: click.NoSuchOption, context: click.Context) -> str:
         return f"`{path}` computes this value."
     for name in ours or ():
         if name in names:
-            return f"Did you mean '{name}{option.replace('--', ' ') if name == '--sampling' else ''}'?"
+            return f"Did you mean '{name}{option.replace('--', ' ') if name in ('--sampling', '--what') else ''}'?"
     owners = _neighbors_with(option, context)
     return f"It is an option of {', '.join(owners)}." if owners else ""
 

@@ -326,11 +326,10 @@ def certified_text(result: Result) -> str:
 
     ways = {"lower": ROUND_FLOOR, "upper": ROUND_CEILING}
     least, most = (Context(12, way, -(10**9), 10**9).create_decimal(proof[end]) for end, way in ways.items())
-    at = "".join(f" ({name} {value:.6g})" for name, value in proof["witness"].items())
     epsilon = "" if result.epsilon is None else f" at epsilon {result.epsilon:.13g}"
     # A lower bound of 0 means unknown.
     enclosure = f"from {least} to {most}" if least else f"at most {most}"
-    return f"the bound's delta{epsilon} is {enclosure}{at}, proved by {proof['arithmetic']}, {proof['bits']} bits"
+    return f"delta{epsilon} by this bound is {enclosure}, proved in {proof['arithmetic']}, {proof['bits']} bits"
 
 
 def terminal_width() -> int | None:
@@ -351,7 +350,7 @@ def fit_line(label: str, text: str) -> list[str]:
 
 
 # labels of lists of sentences: each of several sentences begins with a dash
-LISTS = ("assumes", "requires", "other bounds", "utility", "meaning", "no value", "failed", "passed", "differs", "unproved")
+LISTS = ("assumes", "requires", "other bounds", "utility", "comparison", "meaning", "no value", "failed", "passed", "differs", "unproved")
 
 
 def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:

@@ -274,15 +274,17 @@ class DataAssumption(Enum):
     DIFFERENCE_RANK = "every record changes the layer's gradient by a matrix of rank at most {k}"
     ALIGNMENT = "neighboring datasets give vectors of {norms} with 1 - cosine {most} (for every pair, not on average)"
     UNIT_VECTOR = (
-        "the query is one vector of norm 1 for every batch, and 1 - cosine <= {most} for the vectors of any two "
+        "m1 projects one vector of norm 1 for every batch, and 1 - cosine <= {most} for the vectors of any two "
         "neighboring datasets (so the sensitivity is sqrt(2 misalignment))"
     )
     SECRET_PROJECTION = "the projection stays secret"
-    CHANGED_COLUMNS = "one record changes {changed} of the query, and the other columns span {k} dimensions{links}"
+    CHANGED_COLUMNS = (
+        "one record changes {changed} of the matrix that m1 projects, and the other columns span {k} dimensions{links}"
+    )
     RESIDUAL = (
-        "the part of the changed column that is orthogonal to this span has norm {first} in the one dataset "
-        "and {second} in its neighbor, and 1 - cosine of the angle between both parts is at most {m}; the part within "
-        "the span changes by at most {alpha}; the sensitivity is {size}"
+        "the part of the changed column that is orthogonal to the other columns has norm {first} in one dataset and "
+        "{second} in its neighbor, and 1 - cosine of the angle between these two parts is at most {m}; the part in the "
+        "span of the other columns changes by at most {alpha}; the sensitivity is {size}"
     )
     EIGENVALUE_RATIO = (  # (lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= Gamma
         "for all neighboring query matrices Q and Q': (smallest eigenvalue of Q Q^T) + (noise variance) / (variance of "

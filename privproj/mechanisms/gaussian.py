@@ -36,7 +36,7 @@ class Gaussian(ClippedSum):
     """
 
     name = "gaussian"
-    summary = "Plain Gaussian mechanism (DP-SGD)."
+    summary = "Add Gaussian noise to a sum of clipped gradients (DP-SGD)."
     example = "noise_multiplier=1"
     requirements = (Requirement.PER_RECORD_CLIPPING,)
 
@@ -124,7 +124,7 @@ def classical_rule(mu: float, constant: float = 1.25) -> EpsilonDeltaRule:
 CLASSICAL = Bound(
     name="classical",
     mechanism=Gaussian,
-    summary="textbook rule, for 0 < epsilon < 1 only",
+    summary="classical rule with ln(1.25/delta), for 0 < epsilon < 1 only",
     formula="eps = mu sqrt(2 ln(1.25/delta)), 0 < eps < 1, mu = 1/z",
     source="Dwork, Roth 2014, Theorem A.1",
     example="--noise-multiplier 10",
@@ -138,7 +138,7 @@ CLASSICAL = Bound(
 CLASSICAL_2 = Bound(
     name="classical-2",
     mechanism=Gaussian,
-    summary="textbook rule with ln(2/delta) in place of ln(1.25/delta), for 0 < epsilon < 1 only",
+    summary="classical rule with ln(2/delta), for 0 < epsilon < 1 only",
     formula="eps = mu sqrt(2 ln(2/delta)), 0 < eps < 1, mu = 1/z",
     source="arXiv 2601.21719, early version, Lemma 1",
     example="--noise-multiplier 10",
@@ -164,7 +164,7 @@ def rdp_of(mechanism: ClippedSum) -> RenyiCurve:
 RDP = Bound(
     name="rdp",
     mechanism=Gaussian,
-    summary="Renyi curve, converted at the best order",
+    summary="Renyi DP, converted to epsilon at the best order",
     formula="D(alpha) = alpha mu^2/2, mu = 1/z",
     source="Mironov 2017, Corollary 3; conversion Canonne, Kamath, Steinke 2020",
     representation=rdp_of,

@@ -32,7 +32,7 @@ class Laplace(NoisyMechanism):
     """
 
     name = "laplace"
-    summary = "Plain Laplace mechanism."
+    summary = "Add Laplace noise to a vector."
     example = "noise_multiplier=2"
     requirements = (Requirement.L1_SENSITIVITY,)
     deviation_over_scale = math.sqrt(2.0)  # noise of scale b has the standard deviation sqrt(2) b

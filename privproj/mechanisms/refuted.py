@@ -45,9 +45,9 @@ EARLY_COROLLARY = _without_a_number(
 
 RP_GD = _without_a_number(
     "rp-gd has no formula to evaluate",
-    "over several steps the gradients depend on the matrix, and their alignment does not help. With loss |w - h|^2/2, "
-    "the descent ends at h for every matrix, so an adversary always distinguishes neighbors. For one step its "
-    "constant is not stated. Use the bound exact for one step along the normalized gradient, or m2 for a whole run",
+    "after the first step, the gradient depends on the matrix. For example, let h be a vector computed from the data, "
+    "and |w - h|^2/2 the loss at the weights w. Then w converges to h, so the released weights reveal h. For a single "
+    "step, the paper does not state the constant. Use the bound exact for a single step, or m2 for a whole run",
     name="rp-gd",
     mechanism=Wishart,
     summary="claim that projected gradient descent with one random matrix for all steps is private",

@@ -39,7 +39,7 @@ class PublicSketch(NoisyMechanism):
     """
 
     name = "sketch-public"
-    summary = "Public Gaussian sketch, then noise."
+    summary = "Multiply a sum of clipped gradients by a public Gaussian matrix, and add noise."
     example = "rank=16 noise_multiplier=5"
     finds_rank = True
     requirements = (Requirement.FRESH_SKETCH, Requirement.CLIPPING_BEFORE_SKETCH, Requirement.SECRET_SKETCH_SEED)
@@ -89,7 +89,7 @@ def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=PublicSketch,
-    summary="bound for any difference between neighboring sums",
+    summary="bound for neighboring sums that differ by a matrix of any rank",
     formula="delta(eps) = min_p E[g_p(mu^2 chi2_r / r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",

@@ -30,7 +30,7 @@ class WishartMatrix(Mechanism):
     """
 
     name = "wishart-matrix"
-    summary = "Matrix multiplied by a Wishart matrix without noise: not private."
+    summary = "Multiply a matrix by a Wishart matrix, without noise. Not private."
     example = "dim=64 rank=16 columns=8"
     can_be_sampled = False
     default_relation = "replace"

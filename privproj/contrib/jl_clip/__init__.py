@@ -51,7 +51,7 @@ class JLClip(NoisyMechanism):
     """
 
     name = "jl-clip"
-    summary = "Clip by norms that Gaussian probes estimate, then add noise (DP-SGD-JL)."
+    summary = "Clip gradients by estimated norms, and add Gaussian noise (DP-SGD-JL)."
     example = "probes=30 noise_multiplier=2"
     requirements = tuple(_ProbeRequirement)
     remedy = "more noise or more probes"

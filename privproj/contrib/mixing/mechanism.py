@@ -57,7 +57,7 @@ class Mixing(Mechanism):
     """
 
     name = "mixing"
-    summary = "Secret sketch whose noise depends on a private estimate of the least eigenvalue."
+    summary = "Sketch the records; the noise depends on a private estimate of an eigenvalue."
     example = "rank=100 gamma=65 eigen_noise=7"
     finds_rank = True
     can_be_sampled = False

@@ -17,7 +17,7 @@ from privproj.run import RunOptions
 # fields of the numerics that are printed with an epsilon for comparison, and their text
 COMPARISONS = {
     "epsilon_of_one_run": "for one run",
-    "epsilon_of_all_trials": "for the same number of runs, fixed in advance and all released",
+    "epsilon_of_all_trials": "if this number of runs is fixed in advance and all runs are released",
 }
 
 
@@ -39,10 +39,8 @@ def selection_text(result: Result, verbose: bool = False) -> str:
     trials: Any = result.run["selection"]
     numerics: Any = result.numerics
     shape = f" (shape {trials['shape']:g}, success probability {trials['gamma']:.6g})" if "gamma" in trials else ""
-    text = f"number of runs with a {trials['distribution']} distribution, mean {trials['expected_trials']:g}{shape}"
-    epsilons = "; ".join(
-        f"epsilon {round_outward(numerics[key])} {of}" for key, of in COMPARISONS.items() if key in numerics
-    )
+    text = f"a random number of runs, {trials['distribution']} distribution with mean {trials['expected_trials']:g}{shape}"
+    epsilons = [f"epsilon {round_outward(numerics[key])} {of}" for key, of in COMPARISONS.items() if key in numerics]
     return render.answer_text(result, {"trials": text, "comparison": epsilons}, verbose=verbose)
 
 

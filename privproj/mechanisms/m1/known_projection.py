@@ -89,7 +89,7 @@ def _rank_one(mechanism: M1) -> PrivacyProfile:
 KNOWN_PROJECTION = Bound(
     name="known-projection",
     mechanism=M1,
-    summary="bound for any difference between neighboring sums",
+    summary="bound for neighboring sums that differ by a matrix of any rank",
     formula="delta(eps) = min_p E[g_p(mu^2 X)], X = U(U+Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1), g_p the convex majorant of "
     "the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",

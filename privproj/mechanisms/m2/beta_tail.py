@@ -261,7 +261,7 @@ def _fields_of(sharp: bool) -> dict[str, Any]:
 
 BETA_TAIL = Bound(
     name="beta-tail",
-    summary="published bound for one release; delta includes the chance that the projection keeps too much of the norm",
+    summary="published bound for one release; delta includes the probability that the projection keeps much norm",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
     **_fields_of(sharp=False),

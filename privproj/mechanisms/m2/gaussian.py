@@ -11,7 +11,7 @@ from privproj.mechanisms.gaussian import representation
 GAUSSIAN = Bound(
     name="gaussian",
     mechanism=M2,
-    summary="the Gaussian mechanism without projection; an upper bound for fixed and fresh projections",
+    summary="bound of the Gaussian mechanism, which ignores the projection; also holds for one fixed projection",
     formula="delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z",
     source="post-processing; Balle, Wang 2018, Theorem 8",
     proof="C3",

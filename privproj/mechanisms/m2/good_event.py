@@ -23,7 +23,7 @@ OF_GOOD_EVENT = {
 
 GOOD_EVENT = Bound(
     name="good-event",
-    summary="published bound for several releases; delta includes the chance that a projection keeps too much norm",
+    summary="published bound for several releases; delta includes the probability that a projection keeps much norm",
     formula="delta = T k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="arXiv 2601.21719, Appendix F.2",
     # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).

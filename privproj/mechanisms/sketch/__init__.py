@@ -56,7 +56,7 @@ class Sketch(Mechanism):
     """
 
     name = "sketch"
-    summary = "Secret Gaussian sketch plus noise; each sketching matrix is used once."
+    summary = "Multiply a query matrix by a fresh secret Gaussian matrix, and add noise."
     example = "rank=16 gamma=1000"
     finds_rank = True
     can_be_sampled = False

@@ -41,7 +41,7 @@ class Wishart(Mechanism):
     """
 
     name = "wishart"
-    summary = "Vector multiplied by a fresh Wishart matrix, without noise."
+    summary = "Multiply a vector by a fresh Wishart matrix. There is no noise."
     example = "dim=1000 rank=16 misalignment=8e-6"
     finds_rank = True
     requirements = (Requirement.FRESH_MATRIX, Requirement.SECRET_MATRIX)

@@ -31,7 +31,7 @@ def test_select_finds_missing_parameter(run, wording, quantity):
     assert code == 0 and shown["quantity"] == quantity and shown["bound"] == "analytic + selection"
     assert shown["run"]["selection"]["expected_trials"] == pytest.approx(10.0, rel=1e-9, abs=0)
     text = run(f"{LINE} {wording}")[1]
-    assert f"number of runs with a {shown['run']['selection']['distribution']} distribution, mean 10" in text
+    assert f"runs, {shown['run']['selection']['distribution']} distribution with mean 10" in text
     assert all(Requirement(sentence).short in text for sentence in shown["run"]["requirements"])
     assert ("for one run" in text) == (quantity == "epsilon")
 

@@ -80,7 +80,7 @@ def test_bad_input_is_one_sentence(run, sentence, output):
      "delta m1 --dim 96 --rank 8 --noise-multiplier 9 --epsilon 1"],
 )  # fmt: skip
 def test_verbose_result_of_projection_has_its_utility(run, sentence):
-    assert "  utility:   effective noise multiplier" in run(f"{sentence} -v")[1] and "utility" not in run(sentence)[1]
+    assert "  utility:   - effective noise multiplier" in run(f"{sentence} -v")[1] and "utility" not in run(sentence)[1]
     numerics = json.loads(run(f"{sentence} --json")[1])["numerics"]
     assert numerics["effective_noise_multiplier"] >= numerics["dp_sgd_noise_multiplier"] * 0.998
     assert numerics["projection_error"] > 0.0 and numerics["projection_error_of_run"] <= numerics["projection_error"]

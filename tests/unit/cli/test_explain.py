@@ -295,7 +295,7 @@ def test_mechanism_without_entry_is_explained_by_its_summary(monkeypatch):
         group["word"] = [entry for entry in group["word"] if entry["name"] != "laplace"]
     monkeypatch.setattr("privproj_cli.explain.data", lambda name: arguments if name == "words" else data(name))
     (laplace,) = [entry for entry in entries(word_groups(), "laplace") if entry["kind"] == "mechanism"]
-    assert laplace["means"] == "Plain Laplace mechanism."
+    assert laplace["means"] == "Add Laplace noise to a vector."
 
 
 def test_entries_are_whole_sentences():
