@@ -51,7 +51,7 @@ class Batch:
     Only the loss function can read the records of the batch.
 
     Args:
-        groups: The records, each collated alone. The records of a group can be computed together.
+        groups: Groups of records that can be computed together. Each record is collated alone.
 
     >>> import torch
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -185,14 +185,15 @@ class PrivateLoader(BatchState):
     Args:
         loader: The user's loader, whose dataset, ``collate_fn`` and worker settings are used.
         plan: The plan of the run, with the sampling and its rate.
-        streams: The secret random streams. Batches and their order come from the stream of the sampler. Random numbers
-            for reading records come from the stream of the forward passes.
+        streams: The secret random streams: ``sampler`` draws batches and their order, and ``forward`` draws random
+            numbers for reading records.
         secrets: The secrets from which batches of balls-in-bins are drawn.
         done: Called without arguments; returns the number of releases made so far.
         processes: The processes of the run; each reads its share of every batch.
 
     Raises:
-        InvalidParameterError: The loader has its own sampler, repeats records, or has no dataset with an index.
+        InvalidParameterError: The loader has its own sampler, repeats records, or has no dataset that supports
+            indexing.
 
     >>> import torch
     >>> from torch.nn.functional import cross_entropy

@@ -417,7 +417,7 @@ OWN_FUNCTIONS: set[Any] = {_Kept}  # functions of this package, whose ``vmap`` m
 
 
 def _writes(func: Any, kwargs: dict[str, Any]) -> bool:
-    """Return whether a torch function writes to an argument, according to its name."""
+    """Return whether a torch function writes to an argument, by its name and options."""
     name = getattr(func, "__name__", "")
     return name in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
 

@@ -283,11 +283,11 @@ SAVED_WEIGHTS = "m2_weights.safetensors"  # name of the file that export_peft wr
 
 
 def export_peft(model: nn.Module, directory: str | Path) -> Path:
-    """Save the weights that M2 trained in a PEFT model.
+    """Save the weights that M2 (:class:`privproj.M2`) trained in a PEFT model.
 
     The model is from ``prepare_peft(model, "m2")``. M2 trains the weights that LoRA adapts. The sum of the steps of M2
-    does not have low rank, so an adapter cannot represent the trained weights. The file names tensors as the model
-    without adapters does. :func:`import_peft` loads the file. Without privproj, call
+    does not have low rank, so an adapter cannot represent the trained weights. Tensors in the file have the names of
+    the model without adapters. :func:`import_peft` loads the file. Without privproj, call
     ``base.load_state_dict(safetensors.torch.load_file(path), strict=False)``. The file is written atomically.
 
     Args:
