@@ -1,8 +1,8 @@
-"""Define adaptive clipping: the clipping norm follows a quantile of the norms.
+"""Define adaptive clipping: the clipping norm follows a quantile of gradient norms.
 
 The method is from arXiv 1905.03871. Every release includes a noisy count of the records that were not clipped. The sum
-and the count are accounted as one release (C31: adaptive clipping, docs/proofs.md). The next clipping norm is a
-function of the noisy count, so it is post-processing.
+of gradients and the count are accounted as one release (C31: adaptive clipping, docs/proofs.md). The next clipping norm
+is a function of the noisy count, so it is post-processing.
 """
 
 import math
@@ -23,12 +23,12 @@ CLIP = number("a number from 1e-20 to 1e12", LEAST_CLIP, LARGEST_CLIP)  # clippi
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClipping:
-    """Options of adaptive clipping: ``C <- C exp(-rate (b - quantile))``.
+    """Options of adaptive clipping, which tracks a quantile of the gradient norms.
 
-    ``C`` is the clipping norm, which is updated after every release. ``rate`` is ``learning_rate``, and ``quantile`` is
-    ``target_quantile``. ``b`` is the noisy number of records that were not clipped, divided by the expected batch size.
-    So ``C`` decreases while it is above this quantile of the gradient norms, and increases while it is below. The noise
-    on the sum is proportional to the ``C`` of the same release.
+    After every release the clipping norm ``C`` becomes ``C exp(-learning_rate (b - target_quantile))``. Here ``b`` is
+    the noisy number of records that were not clipped, divided by the expected batch size. So ``C`` decreases while it
+    is above this quantile of the gradient norms, and increases while it is below. The noise on the sum of gradients is
+    proportional to the ``C`` of the same release.
 
     The released count is the noisy sum of ``b_i - 1/2`` over the batch, where ``b_i`` is 1 if record ``i`` was not
     clipped, else 0. Adding or removing one record changes this sum by 1/2. A plain count would change by 1 and need
@@ -36,9 +36,9 @@ class AdaptiveClipping:
 
     Args:
         target_quantile: The fraction of the records that should not be clipped, above 0 and below 1.
-        learning_rate: ``rate``, the step size for the logarithm of the clipping norm, above 0 and at most 10.
-        sigma: The standard deviation of the noise on the count, in records, from 1e-12 to 1e12. None: a twentieth of
-            the public expected batch size.
+        learning_rate: The step size for the logarithm of the clipping norm, above 0 and at most 10.
+        sigma: The standard deviation of the noise on the released count, in records, from 1e-12 to 1e12. None: a
+            twentieth of the public expected batch size.
         least: The smallest clipping norm, from 1e-20 to 1e12.
         most: The largest clipping norm, from ``least`` to 1e12.
 
@@ -65,21 +65,21 @@ class AdaptiveClipping:
             raise InvalidParameterError("most", self.most, f"a number from {self.least:g} (least) to 1e12")
 
     def for_batches(self, expected_batch: float) -> "AdaptiveClipping":
-        """Return these options with the default for ``sigma`` if it is None.
+        """Return a copy of the options in which ``sigma`` is a number.
 
-        The default is a twentieth of the expected batch size.
+        If ``sigma`` is None, it becomes a twentieth of the expected batch size.
 
         Args:
             expected_batch: The public expected batch size ``q N``, in records, above 0.
 
         Returns:
-            Options whose ``sigma`` is a number.
+            The options.
         """
         # S = q N / 20
         return self if self.sigma is not None else replace(self, sigma=expected_batch / DEFAULT_BATCHES_OVER_SIGMA)
 
     def next_clip(self, clip: float, centered_count: float, expected_batch: float) -> float:
-        """Return the clipping norm of the next release from the count of this one.
+        """Return the next clipping norm from the noisy count of unclipped records.
 
         Args:
             clip: The clipping norm of this release, in the unit of the gradients.

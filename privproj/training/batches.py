@@ -51,7 +51,7 @@ class Batch:
     Only the loss function can read the records of the batch.
 
     Args:
-        groups: The records, each collated alone. The records of a group can be computed together.
+        groups: Groups of records that can be computed together. Each record is collated alone.
 
     >>> import torch
     >>> from torch.utils.data import DataLoader, TensorDataset
@@ -82,10 +82,10 @@ class Batch:
 
 
 class BatchState:
-    """The state of the current batch of a loader: drawn, clipped and released.
+    """The state of a loader's current batch: drawn, clipped, or released.
 
-    The accountant assumes that every batch that the sampler draws is released, with each record at most once. A call in
-    the wrong order raises :class:`InvalidParameterError`.
+    The accountant assumes that every batch that the sampler draws is released, with each record at most once. A method
+    that is called in the wrong order raises :class:`InvalidParameterError`.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,10 @@ class BatchState:
         self.on_empty: Callable[[], None] = lambda: None
 
     def open(self, batch: Batch) -> None:
-        """Make a batch that was just drawn the current batch."""
+        """Make a newly drawn batch the current one.
+
+        Raises :class:`InvalidParameterError` if the previous batch was not released.
+        """
         if self.batch is not None:
             expected = "called once for every batch, because empty batches are released too"
             remedy = "call step_on for each batch, and set its micro_batch_size to save memory"
@@ -104,7 +107,7 @@ class BatchState:
         self.on_open()
 
     def groups_of(self, batch: Any) -> list[Group]:
-        """Return the records of the current batch.
+        """Return the records of the current batch, in groups.
 
         Raises :class:`InvalidParameterError` if ``batch`` is not the last batch that was drawn, or was used before.
         """
@@ -139,10 +142,11 @@ WORKER_SETTINGS = (
 
 
 class BinSampler:
-    """A sampler of balls-in-bins, with ``steps`` batches from number ``first`` on.
+    """A sampler of record numbers for ``steps`` batches of balls-in-bins.
 
-    The batches of a run are numbered from 0, and each epoch has ``batches`` batches. ``records`` is the number of
-    records. ``secret`` returns the secret of an epoch. The secret determines the batches of the epoch.
+    The batches of a run are numbered from 0, and the first one here is ``first``. Each epoch has ``batches`` batches
+    and ``records`` records. ``secret`` is called with the number of an epoch, and returns the secret that determines
+    its batches.
     """
 
     def __init__(self, secret: Callable[[int], str], records: int, batches: int, first: int, steps: int) -> None:
@@ -157,7 +161,7 @@ class BinSampler:
             yield members[position % self.batches].tolist()
 
     def picks(self, epoch: int) -> np.ndarray:
-        """Return the number of the batch, from 0, that each record picks in an epoch."""
+        """Return the batch that each record picks in an epoch, as numbers from 0."""
         return pick_batches(self.secret(epoch), epoch, self.records, self.batches)
 
     def members(self, epoch: int) -> list[np.ndarray]:
@@ -171,24 +175,25 @@ class PrivateLoader(BatchState):
     """A data loader that draws batches as planned; :func:`make_private` creates it.
 
     One pass over the loader is ``ceil(1/q)`` steps for the sampling rate ``q``. With balls-in-bins a pass is an epoch
-    of ``t`` batches. If an epoch was begun and not finished, also before a resume, the next pass has its remaining
-    batches. After the planned number of steps the loader yields no more batches.
+    of ``t`` batches. The pass after an unfinished epoch has the remaining batches of this epoch, also in a resumed run.
+    After the planned number of steps the loader yields no more batches.
 
     Batch sizes vary. Each batch must be released before the next one is drawn. If a batch has no records, the loader
-    releases it without yielding it. For loops that count batches, set ``keeps_empty = True``: then empty batches are
-    yielded. With several processes, the share of one process may be empty in any case.
+    releases it without yielding it. If your loop counts batches, set ``keeps_empty = True`` to get empty batches too.
+    With several processes, the share of one process may be empty in any case.
 
     Args:
         loader: The user's loader, whose dataset, ``collate_fn`` and worker settings are used.
         plan: The plan of the run, with the sampling and its rate.
-        streams: The secret random streams. Batches and their order come from the stream of the sampler. Random numbers
-            for reading records come from the stream of the forward passes.
+        streams: The secret random streams: ``sampler`` draws batches and their order, and ``forward`` draws random
+            numbers for reading records.
         secrets: The secrets from which batches of balls-in-bins are drawn.
         done: Called without arguments; returns the number of releases made so far.
         processes: The processes of the run; each reads its share of every batch.
 
     Raises:
-        InvalidParameterError: The loader has its own sampler, repeats records, or has no dataset with an index.
+        InvalidParameterError: The loader has its own sampler, repeats records, or has no dataset that supports
+            indexing.
 
     >>> import torch
     >>> from torch.nn.functional import cross_entropy
@@ -225,7 +230,7 @@ class PrivateLoader(BatchState):
 
     @property
     def dataset(self) -> Any:
-        """The dataset of the plan; assigning another one raises an error."""
+        """The dataset of the run; assigning another one raises an error."""
         return self._dataset
 
     @dataset.setter
@@ -244,10 +249,10 @@ class PrivateLoader(BatchState):
         )
 
     def __len__(self) -> int:
-        """Return the number of steps of the next pass.
+        """Return the number of steps in the next pass over the data.
 
-        The result is ``ceil(1/q)`` or, with balls-in-bins, the number of batches left in the epoch. The result is at
-        most the number of steps that are left in the plan.
+        A pass has ``ceil(1/q)`` steps for the sampling rate ``q``. With balls-in-bins, it has the batches that are left
+        in the epoch. The result is at most the number of planned steps that are left.
         """
         batches, done = self.plan.batches, self.done()
         # ceil(1/q) steps are one pass, and the t batches of an epoch.
@@ -284,17 +289,17 @@ class PrivateLoader(BatchState):
                 yield batch
 
     def _check_next(self, position: int, logical: list[int]) -> None:
-        """Raise an error unless this is the next batch, and the same in all processes.
+        """Raise an error unless a batch is the next one, and the same in all processes.
 
-        ``position`` is the number of the batch in the run, and ``logical`` has its record numbers. With balls-in-bins
-        every batch is released once, so the number of releases must equal ``position``. If the processes had drawn
-        different batches, a record could be in the shares of two processes.
+        ``position`` is the number of the batch in the run, and ``logical`` has the record numbers of the batch.
         """
+        # With balls-in-bins every batch is released once.
         if self.plan.batches is not None and position != self.done():
             actual = f"batch {position + 1} after {self.done()} releases"
             raise InvalidParameterError(
                 "data_loader", actual, "used in one pass at a time, with one release for every batch"
             )
+        # If processes drew different batches, a record could be in the shares of two processes.
         if self.processes.size > 1:
             first, *others = self.processes.meet("a new batch", sha256(repr(logical).encode()).digest())
             if any(other != first for other in others):
@@ -302,7 +307,7 @@ class PrivateLoader(BatchState):
                 raise InvalidParameterError("data_loader", "different batches", "the same in every process", remedy)
 
     def sampler(self, steps: int) -> Iterator[list[int]]:
-        """Draw fresh batches as planned, for all processes together.
+        """Draw the record numbers of new batches, for all processes together.
 
         Args:
             steps: Number of batches.
@@ -325,9 +330,9 @@ class PrivateLoader(BatchState):
             yield logical if self.streams.is_insecure else drawn_from(logical, len(logical), generator)
 
     def _batches(self, sampler: Iterator[list[int]], shares: deque[list[int]]) -> Iterator[Batch]:
-        """Yield the share of this process in every batch.
+        """Yield this process's share of every batch.
 
-        For each batch, the record numbers of all processes are appended to ``shares``.
+        The record numbers of all processes are appended to ``shares``.
         """
 
         def shared() -> Iterator[list[tuple[int, int]]]:
@@ -351,7 +356,7 @@ class PrivateLoader(BatchState):
 
 
 class _RecordsAlone(Dataset):
-    """A dataset whose records are batches of one, each read with its own secret seed."""
+    """A dataset that reads each record as a batch of one, with its own secret seed."""
 
     def __init__(self, dataset: Any, join: Callable[[list[Any]], Any], secret: str) -> None:
         self.dataset, self.join, self.secret = dataset, join, secret
@@ -372,8 +377,8 @@ class _RecordsAlone(Dataset):
 def check_loader(loader: DataLoader) -> None:
     """Raise :class:`InvalidParameterError` for a loader that cannot be made private.
 
-    Its dataset must have records, a length and an index, and no nested or sparse tensors. The loader must not have a
-    sampler of its own, because the private loader would replace it.
+    The dataset must support ``len`` and indexing. It must have records, and no nested or sparse tensors. The loader
+    must not have a sampler of its own, because the private loader would replace it.
     """
     data = loader.dataset
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not len(data):  # pyright: ignore

@@ -1,11 +1,12 @@
-"""Run a loss function on records under ``torch.vmap``, and capture the gradients.
+"""Run a loss function on records under ``torch.vmap``, and store their gradients.
 
-``torch.vmap`` calls the loss function with a batch of one record, so no record can see another one. In the module,
-every trained tensor is replaced by an expanded view with one copy for each record, so that autograd computes the
-gradient of each record. The view takes no memory until an operation needs the copies. Some operations, such as those of
-linear layers, do not need the copies. They have a rule in :data:`RULES`: they receive the tensor itself, run once for
-all records, and store ("capture") the factors of the gradients (:mod:`privproj.training.trained`). Layers are not
-changed, and a new kind of layer needs no support.
+``torch.vmap`` calls the loss function with a batch of one record, so no record can see another one. Every trained
+tensor of the module is replaced by an expanded view with one copy for each record, so that autograd computes the
+gradient of each record. The view takes no memory until an operation needs the copies.
+
+Some operations, such as linear layers, do not need the copies. They have a rule in :data:`RULES`, which runs the
+operation once for all records and stores ("captures") the factors of the gradients (:mod:`privproj.training.trained`).
+Layers are not changed, and a new kind of layer needs no support.
 """
 
 import gc
@@ -69,7 +70,7 @@ PRINTED = {
 
 
 class Split(BaseException):
-    """Raised if the records of a group take different branches.
+    """Signal that records of a group take different branches of the loss function.
 
     ``values`` has the truth value of the branch condition for each record.
     """
@@ -79,16 +80,12 @@ class Split(BaseException):
         self.values = values
 
     def parts(self) -> list[list[int]]:
-        """Return the positions of the records with a false and with a true condition."""
+        """Return two lists of record positions: with a false and with a true condition."""
         return [[i for i, value in enumerate(self.values) if value is branch] for branch in (False, True)]
 
 
 class _Pass(TorchFunctionMode):
-    """One call of the loss function, in which torch functions are intercepted.
-
-    The pass checks that random numbers come from a secret seed. :meth:`leaks` checks that no computed tensor is still
-    alive after the call.
-    """
+    """One call of the loss function, during which its torch functions are intercepted."""
 
     def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
@@ -99,8 +96,8 @@ class _Pass(TorchFunctionMode):
     def check(self, func: Any, kwargs: dict[str, Any]) -> None:
         """Raise an error if the loss function sets a seed or uses a generator.
 
-        An assignment to the attribute ``data`` of a tensor is an error too. The error is
-        :class:`InvalidParameterError`.
+        The error is :class:`InvalidParameterError`. It is also raised if the torch function ``func`` assigns to
+        ``tensor.data``.
         """
         if self.recorder.seeds() != self.recorder.secret_seeds or kwargs.get("generator") is not None:
             remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
@@ -119,14 +116,13 @@ class _Pass(TorchFunctionMode):
             raise
 
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Return the result of a torch function that the loss function calls."""
+        """Run a torch function that the loss function calls, and return its result."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """End the pass, and raise errors that the loss function has caught.
+        """End a call of the loss function, and raise errors that the function has caught.
 
-        An error of privproj or a :class:`Split` is raised again. For any other caught error :meth:`check_caught` is
-        called, which may raise an error.
+        An error of privproj or a :class:`Split` is raised again. Any other error is passed to :meth:`check_caught`.
         """
         self.is_running = False
         errors, self.errors = self.errors, []
@@ -137,20 +133,20 @@ class _Pass(TorchFunctionMode):
             self.check_caught(error)
 
     def check_caught(self, error: BaseException) -> None:
-        """Raise an error if a caught error may lead records into different branches.
+        """Raise an error if an error that the loss function caught may depend on the record.
 
-        A pass of one record raises nothing.
+        For a single record this method does nothing.
         """
 
     def leaks(self) -> bool:
-        """Return whether a tensor that was computed from records is still alive."""
+        """Return whether a tensor computed from records is alive after the loss function."""
         if any(tensor() is not None for tensor in self.computed_tensors):
             gc.collect()
         return any(tensor() is not None for tensor in self.computed_tensors)
 
 
 class OneRecord(_Pass):
-    """A pass of a single record without ``vmap``."""
+    """A call of the loss function for a single record, without ``vmap``."""
 
     def __init__(self, recorder: Any, inputs: list[Tensor]) -> None:
         super().__init__(recorder)
@@ -159,13 +155,13 @@ class OneRecord(_Pass):
         self.note(inputs)
 
     def note(self, out: Any) -> None:
-        """Store references to tensors and arrays that were computed from the record."""
+        """Store weak references to tensors and arrays that were computed from the record."""
         for value in [out] if isinstance(out, np.ndarray) else _tensors(out):
             self.computed_tensors.append(ref(value))
             self.computed[id(value)] = self.computed_tensors[-1]
 
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Return the result of a torch function that the loss function calls."""
+        """Run a torch function that the loss function calls, and return its result."""
         self.check(func, kwargs)
         depends = any(
             (noted := self.computed.get(id(t))) is not None and noted() is t for t in _tensors((args, kwargs))
@@ -184,11 +180,12 @@ class OneRecord(_Pass):
 
 
 class AllRecords(_Pass):
-    """A pass of all records of a group under ``vmap``.
+    """A call of the loss function for all records of a group, under ``vmap``.
 
-    ``copies`` maps the ``id`` of the tensor with the copies of a parameter to the trained tensor and the parameter.
-    ``switch`` has one empty row for each record and requires a gradient. This makes autograd call captured operations
-    in the backward pass. ``switches`` is ``switch`` as seen inside of ``vmap``.
+    Under ``vmap``, a tensor with one copy for each record replaces every trained parameter. ``copies`` maps the ``id``
+    of this tensor to the trained tensor and the parameter. ``switch`` has one empty row for each record and requires a
+    gradient, so that autograd runs the backward pass of captured operations. ``switches`` is ``switch`` as seen inside
+    ``vmap``.
     """
 
     def __init__(
@@ -201,8 +198,8 @@ class AllRecords(_Pass):
     def check_caught(self, error: BaseException) -> None:
         """Raise :class:`Split` to halve a group if the loss function caught an error.
 
-        The error may be due to some of the records only. If random numbers were drawn before, this raises
-        :class:`UnsupportedError`. A group of one record, or an error of ``vmap``, raises nothing.
+        The error may be due to some of the records only. Raises :class:`UnsupportedError` instead if random numbers
+        were drawn before. For a single record or an error of ``vmap``, nothing is raised.
         """
         records = len(self.switch)
         if records == 1 or not isinstance(error, Exception) or unsupported_by_vmap(error) is not None:
@@ -215,9 +212,9 @@ class AllRecords(_Pass):
         raise Split([record < records // 2 for record in range(records)])
 
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Return the result of a torch function that the loss function calls.
+        """Run a torch function that the loss function calls, and return its result.
 
-        The result comes from the rule for the function in :data:`RULES`, if there is one.
+        If :data:`RULES` has a rule for the function, the rule is run instead.
         """
         self.check(func, kwargs)
         rule = RULES.get(func)
@@ -237,7 +234,7 @@ class AllRecords(_Pass):
         return out
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Return the result of a torch function for which there is no rule.
+        """Run a torch function that has no rule in :data:`RULES`, and return its result.
 
         Raises an error if the function would show several records or their gradients to the loss function.
         """
@@ -279,25 +276,25 @@ class AllRecords(_Pass):
 
     @property
     def depth(self) -> int:
-        """The number of function transforms, such as ``vmap``, around the operation."""
+        """The number of function transforms, such as ``vmap``, around the current operation."""
         return len(get_interpreter_stack() or ())
 
     @property
     def takes_gradients(self) -> bool:
-        """Whether the operation is within ``torch.func.grad`` or a similar transform."""
+        """True if the current operation is within ``torch.func.grad`` or a similar transform."""
         return any(level.key() != TransformType.Vmap for level in get_interpreter_stack() or ())
 
     def note_inputs(self, tensors: Iterable[Tensor]) -> None:
-        """Store references to the tensors of the records."""
+        """Store weak references to the input tensors of the records."""
         for tensor in tensors:
             self.computed_tensors.append(ref(tensor))
             self.plain[id(tensor)] = self.computed_tensors[-1]
 
     def is_plain(self, arguments: Any) -> bool:
-        """Return whether no argument can depend on random numbers.
+        """Return whether no tensor in the arguments can depend on random numbers.
 
-        The result is True only for these arguments: the tensors of the records, tensors that all records share, and
-        integers or truth values that are computed from them without random numbers.
+        The result is True only for tensors of the records, tensors that all records share, and integers or truth values
+        that are computed from both without random numbers.
         """
         return all(
             not is_batchedtensor(t) or ((noted := self.plain.get(id(t))) is not None and noted() is t)
@@ -307,9 +304,9 @@ class AllRecords(_Pass):
     def truth_value(self, x: Tensor, of: Any) -> bool:
         """Return the truth value of a tensor if it is the same for all records.
 
-        Otherwise this raises :class:`Split`, and the parts of the group are computed again with other random numbers.
-        If the truth value may depend on random numbers, this raises :class:`UnsupportedError` instead, because the
-        branch of a record would then depend on other records. ``of`` has the tensors that determine the truth value.
+        Otherwise this raises :class:`Split`, so that records with equal values are computed together. If the truth
+        value may depend on random numbers, :class:`UnsupportedError` is raised instead. ``of`` has the tensors that
+        determine the truth value.
         """
         rows = get_unwrapped(x).detach().movedim(maybe_get_bdim(x), 0)
         rows = rows.reshape(len(rows), -1)
@@ -318,6 +315,7 @@ class AllRecords(_Pass):
         values = (rows[:, 0] != 0).tolist()
         if any(values) == all(values):
             return values[0]
+        # The parts draw other random numbers, so the branch of a record would depend on other records.
         if not self.is_plain(of) and self.recorder.has_drawn():
             raise UnsupportedError(
                 "records of one shape take different branches on a value that may depend on random numbers, such as "
@@ -326,7 +324,7 @@ class AllRecords(_Pass):
         raise Split(values)
 
     def matrix(self, weight: Any) -> Trained | None:
-        """Return the trained matrix that has this weight; None for any other tensor.
+        """Return the trained matrix with the weight ``weight``; None for any other tensor.
 
         The result is also None within ``torch.func.grad`` and similar transforms.
         """
@@ -336,10 +334,9 @@ class AllRecords(_Pass):
         return trained
 
     def use(self, x: Tensor, forward: Callable[[Tensor], Tensor], keep: Callable[[Tensor, Tensor], None]) -> Tensor:
-        """Return ``forward(x)``, run once for all records, and capture its gradient.
+        """Return ``forward(x)`` for all records, and call ``keep`` in the backward pass.
 
-        The backward pass calls ``keep`` with ``x`` and the gradient of the result. Both have the records as their first
-        dimension.
+        ``keep`` is called with ``x`` and the gradient of the result. Both have the records as their first dimension.
         """
 
         def keep_after_pass(x: Tensor, g: Tensor) -> None:
@@ -362,12 +359,12 @@ class AllRecords(_Pass):
         self, x: Tensor, trained: Trained, bias: Any, forward: Callable[[Tensor, Any], Tensor],
         factors: Callable[[Tensor, Tensor, float | None], tuple[Tensor, Tensor]], channels_at: int = -1,
     ) -> Tensor:  # fmt: skip
-        """Multiply ``x`` by a trained matrix, add a bias, and capture the gradient.
+        """Multiply ``x`` by a trained matrix, add a bias, and capture the matrix's gradient.
 
-        ``bias`` may be the bias of the trained matrix, any other tensor, or None. ``factors`` returns ``(g, x)``, the
-        gradient of the output and the input, each records x tokens x width. If the trained matrix has a bias, ``x``
-        gets one more column: ones if ``bias`` is this bias, else zeros. ``channels_at`` is the dimension of the result
-        to which a bias belongs.
+        ``bias`` may be the bias of the trained matrix, any other tensor, or None. It belongs to the dimension
+        ``channels_at`` of the result. ``factors`` is called with ``x``, the gradient of the result, and the value of
+        the bias input: 1 for the trained bias, 0 for another bias, None if the matrix has no trained bias. The result
+        of ``factors`` is the gradient and ``x``, each records x tokens x width.
         """
         owner, parameter = self.copies.get(id(bias), (None, None))
         is_own = owner is trained
@@ -379,25 +376,23 @@ class AllRecords(_Pass):
 
 
 class _Kept(torch.autograd.Function):
-    """An identity function that captures the gradient of its result.
+    """The identity, whose backward pass calls a function ``keep`` with the gradient.
 
-    The backward pass calls ``keep`` with ``x`` and this gradient.
+    The first argument of ``keep`` is a tensor ``x``, which is stored in the forward pass.
     """
 
     @staticmethod
     def forward(out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]) -> Tensor:
-        """Return ``out`` as a tensor that the loss function may write to."""
+        # A new tensor, because the loss function may write to it.
         return torch.ops.aten._unsafe_view(out, out.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Save ``x`` and ``keep`` for the backward pass."""
         _, _, x, ctx.keep = inputs
         ctx.save_for_backward(x)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Call ``keep`` with ``x`` and the gradient; pass the gradient on."""
         (x,) = ctx.saved_tensors
         with torch.no_grad():
             ctx.keep(x, g)
@@ -407,7 +402,6 @@ class _Kept(torch.autograd.Function):
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: Any, out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]
     ) -> tuple[Any, int]:
-        """Apply the function to all records, with the dimension of the records first."""
         dims = zip((out, switch, x), in_dims[:3], strict=True)
         moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in dims]
         return _Kept.apply(*moved, keep), 0
@@ -423,18 +417,17 @@ OWN_FUNCTIONS: set[Any] = {_Kept}  # functions of this package, whose ``vmap`` m
 
 
 def _writes(func: Any, kwargs: dict[str, Any]) -> bool:
-    """Return whether a function writes to an argument, by its name and options."""
+    """Return whether a torch function writes to an argument, by its name and options."""
     name = getattr(func, "__name__", "")
     return name in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs
 
 
 def _has_vmap_rule(operator: OpOverload) -> bool:
-    """Return whether an operator has its own rule for ``vmap``."""
     return _dispatch_has_kernel_for_dispatch_key(operator.name(), "FuncTorchBatched")
 
 
 def _draws(func: Any) -> bool:
-    """Return whether a function draws random numbers, by its name."""
+    """Return whether a torch function draws random numbers, according to its name."""
     name = getattr(func, "__name__", "")
     return any(word in name for word in ("rand", "bernoulli", "multinomial", "poisson", "geometric", "dropout"))
 
@@ -452,16 +445,16 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _tokens(x: Tensor, g: Tensor, ones: float | None) -> tuple[Tensor, Tensor]:
-    """Return the factors ``(g, x)`` of a linear layer, records x tokens x width.
+    """Return output gradients and inputs of a layer, each records x tokens x width.
 
-    Unless ``ones`` is None, ``x`` gets one more column of this value for the bias.
+    Unless ``ones`` is None, the inputs get one more column with this value, for the bias.
     """
     x = x.reshape(len(x), -1, x.shape[-1])
     return g.reshape(len(g), -1, g.shape[-1]), x if ones is None else functional.pad(x, (0, 1), value=ones)
 
 
 def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None) -> Any:
-    """Return the output of a linear layer, and capture the factors of its gradient."""
+    """Return the output of a linear layer, and capture the factors of its gradients."""
     trained = during.matrix(weight)
     if trained is None or trained.is_transposed or weight.dim() != 2:
         return NotImplemented
@@ -470,7 +463,7 @@ def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None)
 
 
 def _addmm(during: AllRecords, input: Tensor, mat1: Tensor, mat2: Tensor, **scales: Any) -> Any:
-    """Return the output of a Conv1D layer, and capture the factors of its gradient."""
+    """Return the output of transformers' Conv1D, and capture the factors of its gradients."""
     trained = during.matrix(mat2)
     if trained is None or not trained.is_transposed or scales:
         return NotImplemented
@@ -482,10 +475,7 @@ def _embedding(
     during: AllRecords, input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: Any = None,
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Any:  # fmt: skip
-    """Return rows of a trained table and capture the factors of the gradient.
-
-    Row ``i`` is the product of the table with the unit vector ``e_i``.
-    """
+    """Return the output of an embedding layer, and capture the factors of its gradients."""
     if id(weight) not in during.copies:
         return NotImplemented
     trained = during.matrix(weight)
@@ -503,13 +493,17 @@ def _embedding(
         if padding is not None:
             g = g.masked_fill((rows == padding)[:, :, None], 0.0)
         g = g if trained.bias is None else functional.pad(g, (0, 1))
+        # Row i of the table is the product with the unit vector e_i.
         trained.keep(LookedUp(g.new_zeros(len(g), 0, len(matrix)), rows), g)
 
     return during.use(input, lambda ids: functional.embedding(ids, matrix), keep)
 
 
 def _convolution(convolution: Callable[..., Tensor], dimensions: int) -> Callable[..., Any]:
-    """Return the rule (see :data:`RULES`) of a convolution with this number of spatial dimensions."""
+    """Return a rule that runs a convolution and captures the factors of its gradients.
+
+    ``dimensions`` is the number of spatial dimensions. The rule is for :data:`RULES`.
+    """
 
     def rule(
         during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
@@ -548,22 +542,18 @@ def _convolution(convolution: Callable[..., Tensor], dimensions: int) -> Callabl
 
 
 def _each(value: Any, dimensions: int) -> tuple[int, ...]:
-    """Return the stride or another setting of a convolution for each dimension."""
     return (value,) * dimensions if isinstance(value, int) else tuple(value) * (dimensions // len(value))
 
 
 def _added(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the padding of a convolution in each dimension, both sides together."""
+    """Return the total padding of a convolution in each dimension, over both sides."""
     if padding == "same":
         return tuple(step * (side - 1) for side, step in zip(sizes, dilations, strict=True))
     return (0,) * len(sizes) if padding == "valid" else tuple(2 * one for one in _each(padding, len(sizes)))
 
 
 def _margins(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> list[int]:
-    """Return the padding of both sides of each dimension, for ``functional.pad``.
-
-    The last dimension comes first.
-    """
+    """Return the padding of a convolution in the form that ``functional.pad`` takes."""
     added = reversed(_added(padding, sizes, dilations))
     return [side for both in added for side in (both // 2, both - both // 2)]
 
@@ -586,7 +576,7 @@ def _attention(
 
 
 def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
-    """Return whether two tensors are equal, if the result is the same for all records.
+    """Return whether two tensors are equal, which must be the same for all records.
 
     Otherwise :meth:`AllRecords.truth_value` raises an error.
     """
@@ -596,7 +586,7 @@ def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
 
 
 def _contains(during: AllRecords, input: Tensor, element: Any) -> Any:
-    """Return whether a tensor contains a value, if the result is the same for all records.
+    """Return whether a tensor contains a value, which must be the same for all records.
 
     Otherwise :meth:`AllRecords.truth_value` raises an error.
     """
@@ -620,7 +610,7 @@ RULES: dict[Any, Callable[..., Any]] = {
 
 
 def _without_overrides(function: Any) -> Any:
-    """Return a copy of a torch function whose inner calls are intercepted."""
+    """Return a copy of a torch function whose calls of torch functions are intercepted."""
     names = {**function.__globals__, "has_torch_function": lambda *_: False}
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -635,7 +625,7 @@ COMPOSED = {
 
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
-    """Return an error with a remedy for an error of ``vmap``; None for other errors."""
+    """Return an :class:`UnsupportedError` that explains an error of ``vmap``, else None."""
     first = str(error).strip().removeprefix("vmap: ").partition("\n")[0]
     text = ". ".join(first.split(". ")[:2]).rstrip(".")
     signs = (

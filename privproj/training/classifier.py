@@ -54,10 +54,10 @@ FILES = {"settings": "settings.json", "ledger": "ledger.jsonl", "checkpoint": "c
 
 @dataclass(frozen=True)
 class Data:
-    """Features and classes of a training part and a test part.
+    """Features and class labels of a training set and a test set.
 
-    ``x`` and ``test_x`` are records x width in float32. ``y`` and ``test_y`` have one class number from 0 for each
-    record.
+    ``x`` and ``test_x`` are records x width in float32. ``y`` and ``test_y`` have one class for each record, a number
+    from 0.
     """
 
     x: Tensor
@@ -67,18 +67,18 @@ class Data:
 
     @property
     def classes(self) -> int:
-        """The number of classes: one more than the largest class number of both parts."""
+        """The number of classes: one more than the largest class in either set."""
         return int(torch.cat([self.y, self.test_y]).max()) + 1
 
 
 def load(name: str) -> Data:
-    """Load features and classes of scikit-learn's ``digits`` or of an ``.npz`` file.
+    """Load features and class labels of ``digits`` or of an ``.npz`` file.
 
-    The features of ``digits`` are pixels divided by 16. The test part of a file is ``test_x`` and ``test_y``. If a file
-    has no such arrays, and for ``digits``, about a quarter of the records is the test part. A public permutation
-    selects these records in ``digits``. In a file, a hash of each record decides whether it is tested. So adding one
-    record changes the training part by at most this record. The number of classes is assumed to be public. Features of
-    a file are not scaled, because statistics of private records would be a release.
+    The features of scikit-learn's ``digits`` are pixels divided by 16. Features of a file are not scaled, because
+    statistics of private records would be a release. The test set is ``test_x`` and ``test_y`` of the file, or else
+    about a quarter of the records. A public permutation selects this quarter in ``digits``. In a file, a hash of each
+    record decides, so adding one record changes the training set by at most this record. The number of classes is
+    assumed to be public.
     """
     arrays = _read_features(name)
     x, y = _checked_tensors(arrays["x"], arrays["y"])
@@ -106,8 +106,8 @@ def load(name: str) -> Data:
 def _read_features(name: str, option: str = "data") -> dict[str, np.ndarray]:
     """Return the arrays of ``digits`` or of a file, by name.
 
-    ``option`` is the name of the option, for messages. Raises :class:`InvalidParameterError` if the file cannot be read
-    or if arrays are missing.
+    ``option`` is the command-line option, for error messages. Raises :class:`InvalidParameterError` if the file cannot
+    be read or if arrays are missing.
     """
     if name == "digits":
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
@@ -147,7 +147,7 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray, option: str = "data") -> tupl
 def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
     """Return a linear head or a network with one hidden layer, with initial weights.
 
-    The last layer starts at zero. If the training algorithm needs adapters, they are added.
+    The last layer starts at zero. Adapters are added if the training algorithm needs them.
     """
     width, seed = data.x.shape[1], settings.insecure_seed or 0
     head = nn.Linear(settings.hidden or width, data.classes)
@@ -170,7 +170,7 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
 
 
 def _device_named(name: str | None) -> torch.device:
-    """Return the device of this name for this process.
+    """Return the torch device with this name.
 
     If ``name`` is None, the device is a GPU if there is one, else the CPU. Raises :class:`InvalidParameterError` if
     torch cannot use the device.
@@ -195,9 +195,8 @@ def join(settings: Settings) -> Processes:
 def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -> dict[str, Any]:
     """Load the checkpoint of a folder into the module, and return the checkpoint.
 
-    The result is empty if there is no checkpoint. Raises :class:`InvalidParameterError` if the checkpoint is damaged or
-    has more releases than the ledger. It is also raised if there is no checkpoint although the ledger has releases,
-    because a run writes its first checkpoint before its first release.
+    The result is empty if there is no checkpoint. Raises :class:`InvalidParameterError` if the checkpoint is damaged,
+    has more releases than the ledger, or is missing although the ledger has releases.
     """
     path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
     released = read_ledger(ledger).spent if ledger.exists() else 0
@@ -227,7 +226,7 @@ class ClassifierTraining:
     """A training run in a folder, new or resumed from its checkpoint and its ledger.
 
     If epsilon of the planned run cannot be computed, the constructor raises an error before anything is released.
-    DP-SFT has two stages: a search for the subspace, by default with half of the steps, and then training in the
+    DP-SFT has two stages: a private search for a subspace, by default with half of the steps, and then training in the
     subspace. If the search uses public data, all steps are for the training. Other algorithms have one stage. ``state``
     is the checkpoint, and ``total`` is the number of private steps of all stages. In processes other than process 0,
     ``folder`` and ``ledger`` are None.
@@ -258,7 +257,7 @@ class ClassifierTraining:
             raise
 
     def start_next_stage(self) -> None:
-        """Start the first stage that is not finished according to the ledger.
+        """Start the first training stage that is not finished according to the ledger.
 
         A resumed stage keeps the noise with which it began.
         """
@@ -302,7 +301,8 @@ class ClassifierTraining:
     def public_records(self, name: str) -> DataLoader:
         """Return a loader of the public records in a file.
 
-        Raises :class:`InvalidParameterError` if they have another width than the private records, or more classes.
+        Raises :class:`InvalidParameterError` if these have another number of features than the private records, or more
+        classes.
         """
         arrays, width, classes = _read_features(name, "public_data"), self.data.x.shape[1], self.data.classes
         x, y = _checked_tensors(arrays["x"], arrays["y"], "public_data")
@@ -353,9 +353,9 @@ class ClassifierTraining:
             write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(self.state, file))
 
     def train(self, progress: Callable[[int], object] = lambda steps: None) -> dict[str, Any]:
-        """Make all steps that are left, and return the report.
+        """Make all training steps that are left, and return the report of the run.
 
-        ``progress`` is called with the number of steps since its last call. The run is closed, also after an error.
+        ``progress`` is called with the number of steps since its last call. The ledger is closed, also after an error.
         """
         began = time.monotonic()
         try:
@@ -370,7 +370,7 @@ class ClassifierTraining:
             self.optimizer.close()
 
     def finish_stage(self, progress: Callable[[int], object]) -> None:
-        """Make all steps that are left in a stage, and write a checkpoint."""
+        """Make all steps that are left in the current stage, and write a checkpoint."""
         while len(self.loader):
             for batch in self.loader:
                 self.step(batch)
@@ -414,7 +414,7 @@ class ClassifierTraining:
 
 
 def public_search(module: nn.Module, batches: DataLoader, settings: Settings, steps: int, rank: int) -> list[Tensor]:
-    """Train the module on public batches without noise, and return snapshots.
+    """Train a module on public batches without noise, and return weight snapshots.
 
     A snapshot is taken after every ``floor(steps/rank)`` steps. It is the vector of all trained weights minus their
     values before the first step. The mean gradient of each batch is clipped, and not each record's gradient.
@@ -458,7 +458,7 @@ def _fingerprint(settings: dict[str, Any]) -> str:
 
 
 def remove_unused_folder(folder: Path) -> None:
-    """Remove the files of a run without releases, and then the folder if it is empty."""
+    """Remove the files of a run that made no releases, and its folder if then empty."""
     ledger = folder / FILES["ledger"]
     if not ledger.exists() or not read_ledger(ledger).spent:
         for file in (*FILES.values(), f"{FILES['ledger']}.data"):

@@ -1,18 +1,18 @@
-"""Check the dataset of a run, and the account of earlier releases on its tensors.
+"""Check that a run accounts for its dataset and for earlier releases on its tensors.
 
 A record that occurs k times in a dataset contributes up to k times the clipping norm, so duplicates raise an error. A
-ledger belongs to one dataset: the sampling rate of its plan depends on the number of records, and its privacy
-budget is for the users with these records.
+ledger belongs to one dataset: the sampling rate depends on the number of records, and the privacy budget is for the
+users with these records.
 
 A digest identifies the dataset. It is computed from private data without noise, so it can confirm a correct guess of
-the data. Therefore the digest is not in the ledger. It is in a separate file next to the ledger, which only the owner
-may read and which must not be published.
+the data. Therefore the digest is in a separate file next to the ledger, which only the owner may read and which must
+not be published.
 
-The first release of a run sets an attribute on every trained tensor and on every module that contains one. This
-attribute, the stamp, lists the releases that are accounted so far. A later run on such a tensor or module must account
-for these releases: it needs the same ledger or, without a ledger, a subspace whose account has them. A tensor keeps its
-stamp under another optimizer, head or wrapper. A module keeps its stamp when adapters are merged, and its copies and
-pickles have the stamp too. Weights that are loaded into another module have no stamp.
+The first release of a run sets an attribute, the stamp, on every trained tensor and on every module that contains one.
+The stamp lists the releases that are accounted so far. A later run on such a tensor or module must account for these
+releases: it needs the same ledger or, without a ledger, a subspace whose account has them. A stamp stays on a tensor
+under another optimizer, head or wrapper, and on a module when adapters are merged. Copies and pickles of a module have
+its stamp. Weights that are loaded into another module have no stamp.
 """
 
 import hashlib
@@ -101,10 +101,10 @@ def check_distinct(dataset: Dataset) -> None:
 
 
 def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
-    """Yield ``(source, indices)`` for each underlying dataset of some records.
+    """Yield ``(source, indices)`` for every dataset that some records come from.
 
-    ``positions`` are the positions of the records in ``dataset``. ``source`` identifies an underlying dataset, such as
-    a part of a ``ConcatDataset``. ``indices`` are the indices of the records in this underlying dataset.
+    ``positions`` are the positions of the records in ``dataset``. ``source`` identifies a dataset within ``dataset``,
+    such as a part of a ``ConcatDataset``. ``indices`` are the positions of the records there.
     """
     if isinstance(dataset, Subset) and np.asarray(dataset.indices).dtype.kind in "iu":
         # Indices below 0 count from the end.
@@ -189,11 +189,10 @@ def _parts(value: Any) -> list[Any]:
 
 
 class Sidecar:
-    """The file ``<ledger>.data`` with the identity of the dataset and the number of releases.
+    """The file ``<ledger>.data``, with the identity of a dataset and a count of releases.
 
-    If the path of the ledger is a link, the file is next to the file that the link points to. ``data`` is the identity
-    of the dataset of this run. ``entries`` has the other fields of the file. One of them, ``entries["ledger"]``, is a
-    random name of the ledger, which stamps (:class:`Stamps`) contain.
+    ``data`` is the identity of the dataset of this run. ``entries`` has the other fields of the file, such as
+    ``entries["ledger"]``, a random name of the ledger.
     """
 
     def __init__(self, ledger: str, data: Identity) -> None:
@@ -202,11 +201,11 @@ class Sidecar:
         self.entries: dict[str, Any] = {"ledger": token_hex()}
 
     def check(self, account: Account) -> None:
-        """Raise an error if the dataset or the number of releases does not match the file.
+        """Raise an error unless the data file matches the run's dataset and releases.
 
-        Raises :class:`InvalidParameterError` if the releases of ``account`` are about another dataset, or are fewer
-        than in the file. The error is also raised if the file is damaged, or if ``account`` has releases but there is
-        no file.
+        The error is :class:`InvalidParameterError`. It is raised if the releases of ``account`` are about another
+        dataset, or are fewer than in the file. It is also raised if the file is damaged, or missing although
+        ``account`` has releases.
         """
         remedy = f"restore it from a backup, or {ANOTHER_LEDGER}"
         if self.path.exists():
@@ -231,7 +230,7 @@ class Sidecar:
             raise InvalidParameterError("ledger", actual, "a ledger with the file that identifies its data", remedy)
 
     def keep(self, releases: int) -> None:
-        """Write the file, with ``releases`` as the number of releases.
+        """Write the identity of the dataset and the number of releases to the data file.
 
         The ledger calls this before the first release and at intervals afterwards. Raises :class:`UnsupportedError` if
         the file cannot be written.
@@ -244,10 +243,10 @@ class Sidecar:
             raise UnsupportedError(f"{reason}. Free space or change its permissions, and continue.") from error
 
     def _read(self, remedy: str) -> tuple[Identity, int]:
-        """Return the identity and the number of releases in the file.
+        """Return the identity of the dataset and the number of releases in the data file.
 
-        The other fields of the file are stored in ``entries``. Raises :class:`InvalidParameterError` if the file is
-        damaged.
+        The other fields of the file are stored in ``entries``. Raises :class:`InvalidParameterError` with the remedy
+        ``remedy`` if the file is damaged.
         """
         try:
             entries = parse_json(read_bounded(self.path).decode())
@@ -268,10 +267,9 @@ STAMP = "_privproj_releases"
 class Stamps:
     """The stamp of a run, and the stamps of earlier runs on the same tensors.
 
-    A stamp contains the random name of a ledger (None without a ledger) and the phases that are accounted so far. Each
-    phase has its number of releases. Earlier stamps are looked up on the module, its submodules and parameters, and on
-    the tensors of the optimizer. ``account`` has the releases of all earlier phases, and then those of this run.
-    ``name`` is the random name of the ledger of the run. ``path`` is the path of this ledger, for messages.
+    A stamp is an attribute of a module or tensor, which lists the releases made on it by phase. It also has the random
+    name of their ledger, or None. ``account`` has the releases of all earlier phases, and then those of this run.
+    ``name`` is the random name of this run's ledger, and ``path`` is its path, for error messages.
     """
 
     def __init__(
@@ -284,10 +282,9 @@ class Stamps:
         self.stamp = {"ledger": name, "phases": [[entry, steps] for entry, steps in account.phases]}
 
     def earlier(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield ``(name, stamp)`` for every stamp that another run has left.
+        """Yield the stamps of earlier runs, each with the name of its module or tensor.
 
-        ``name`` is the name of the module or tensor with the stamp. A stamp lists the releases that an earlier run on
-        this module or tensor accounted for.
+        A stamp lists the releases that an earlier run on this module or tensor accounted for.
         """
         for name, part in self.parts:
             stamp = vars(part).get(STAMP)
@@ -295,10 +292,10 @@ class Stamps:
                 yield name or "module", stamp
 
     def check(self) -> None:
-        """Raise an error unless the run accounts for all releases in the stamps.
+        """Raise an error unless the run accounts for all releases of earlier runs.
 
-        A stamp lists the releases that an earlier run on the same module or tensors accounted for. The run must also
-        use the ledger that the stamps name. The error is :class:`InvalidParameterError`.
+        Earlier runs on the same module or tensors are known by their stamps, which list releases and name a ledger. The
+        run must use the same ledger. The error is :class:`InvalidParameterError`.
         """
         phases = self.stamp["phases"]
         for name, stamp in self.earlier():
@@ -310,7 +307,7 @@ class Stamps:
                 raise InvalidParameterError("ledger", self.path or "no ledger", expected, remedy)
 
     def count(self) -> None:
-        """Add one release of the run to its stamp.
+        """Add one release to the stamp of the run, which lists the releases on its tensors.
 
         The first call attaches the stamp to every trained tensor and to every module that contains one.
         """

@@ -1,4 +1,4 @@
-"""Provide independent random streams for batches, projections, noise and passes.
+"""Provide random streams for batches, projections, noise and forward passes.
 
 torch seeds its CPU generator with only 32 bits, and an adversary can try all seeds of this length. Here the whole state
 of the CPU generator comes from entropy of the operating system. On a GPU the seed and the offset of the counter come
@@ -44,8 +44,8 @@ LARGEST_OFFSET = 2**62
 class Stream:
     """A random stream that cannot be copied, pickled or used in a forked process.
 
-    It has one generator for each device, made at the first use of that device. Devices get different parts of the seed,
-    in the order in which they are first used. This order is the same in all processes of a run.
+    The stream has one generator for each device, made at the first use of that device. Devices get different parts of
+    the seed, in the order in which they are first used. This order is the same in all processes of a run.
     """
 
     def __init__(self, seed: np.random.SeedSequence) -> None:
@@ -68,7 +68,7 @@ class Stream:
             raise InvalidParameterError("process", os.getpid(), expected, remedy)
 
     def on(self, device: torch.device) -> torch.Generator:
-        """Return the generator of a device.
+        """Return the stream's random generator for a device.
 
         Raises :class:`InvalidParameterError` in a process that did not seed the stream. Raises
         :class:`UnsupportedError` while a CUDA graph is captured, because the ledger would not count replays of the
@@ -123,9 +123,9 @@ def streams(insecure_seed: int | None = None, spent: int = 0, processes: Process
 
 @contextmanager
 def unchanged_numbers(devices: Iterable[torch.device] = ()) -> Iterator[None]:
-    """Restore the random states of torch, NumPy and Python at the end of the block.
+    """Restore the random states of torch, NumPy and Python at the end of a ``with`` block.
 
-    The states of torch are those of the default generators of the CPU and of the GPUs in ``devices``.
+    For torch these are the default generators of the CPU and of the GPUs in ``devices``.
     """
     numpy_rng: Any = np.random.mtrand._rand  # pyright: ignore[reportAttributeAccessIssue]
     generators = [torch.default_generator, *(device_generator(device) for device in devices if device.type == "cuda")]
@@ -148,7 +148,7 @@ def device_generator(device: torch.device) -> torch.Generator:
 
 
 def seed_torch(devices: Iterable[torch.device], seed: np.random.SeedSequence) -> None:
-    """Set the state of torch's default generators on these devices from a secret seed.
+    """Set the state of torch's default generators on ``devices`` from a secret seed.
 
     Dropout masks depend on the position of a record in its batch, which depends on the other records. With a known
     seed, an adversary would know how one record changes the contributions of other records.
@@ -176,7 +176,7 @@ def seed_record(secret: str, step: int, number: int) -> None:
 
 
 class EpochSecrets:
-    """The secrets of the epochs of balls-in-bins, from which batches are drawn.
+    """The random secrets that determine the balls-in-bins batches of each epoch.
 
     Each epoch has a fresh secret, so two copies of a run draw different batches in later epochs. ``seed`` makes the
     secrets repeatable, for tests only. ``keep`` is called with the number and the secret of a new epoch, to store them.
@@ -191,7 +191,7 @@ class EpochSecrets:
         self.epoch, self.secret = begun or (-1, "")
 
     def of(self, epoch: int, processes: Processes) -> str:
-        """Return the secret of an epoch, the same in all processes.
+        """Return the secret of an epoch of balls-in-bins, the same in all processes.
 
         A new secret is stored with ``keep`` before batches are drawn from the secret.
         """
@@ -209,7 +209,7 @@ class EpochSecrets:
 
 
 def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndarray:
-    """Return the number of the batch, from 0, that each record picks in an epoch.
+    """Return the batch that each record picks in an epoch, as numbers from 0.
 
     Picks are uniform and independent between records and between epochs. The same arguments give the same picks on
     every machine and with every version of NumPy and torch.

@@ -1,7 +1,7 @@
-"""The private optimizer: clip per-example gradients, release their sum, and step.
+"""Define the private optimizer, which clips, releases and uses gradients.
 
-The private optimizer ensures that the training loop does what is accounted: every batch is released once, and the
-wrapped optimizer receives released gradients only.
+It ensures that the training loop does what is accounted: every batch is released once, and the wrapped torch optimizer
+receives released gradients only.
 """
 
 import inspect
@@ -40,11 +40,11 @@ AGREEMENT = 0.05
 
 
 class ReleaseCounter:
-    """The number of releases of a run, also stored in the ledger if there is one.
+    """The number of releases of a run, also stored in the ledger file if there is one.
 
-    A release is counted before its noisy sum exists, so a run that is killed has made at most the counted releases. A
-    release beyond the planned steps raises an error. ``account`` has the releases of all earlier phases, and then those
-    of this run. ``stamps`` (:class:`Stamps`) ensure that the releases of earlier runs are counted too.
+    A release is counted before its noisy sum exists, so the ledger of a killed run counts every release. A release
+    beyond the planned steps raises an error. ``account`` has the earlier releases that are accounted together with this
+    run, and then those of this run. ``stamps`` (:class:`Stamps`) has the releases of earlier runs on the same tensors.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger | None, account: Account, stamps: Stamps) -> None:
@@ -52,11 +52,11 @@ class ReleaseCounter:
 
     @property
     def steps(self) -> int:
-        """The number of releases of this plan, including those before a resume."""
+        """The number of releases of this run, including those before a resume."""
         return self.account.phases[-1][1]
 
     def record(self) -> None:
-        """Count one more release, in the ledger too; call this before the release is made.
+        """Count one more release, also in the ledger; called before the release is made.
 
         Raises :class:`UnsupportedError` if all planned steps are released, and :class:`InvalidParameterError` if the
         account lacks releases of an earlier run on the same tensors.
@@ -84,7 +84,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         optimizer: The wrapped optimizer, over every trained tensor and no others.
         module: The module that is trained.
         trained: The trained tensors of the module.
-        views: The :class:`View` objects of the algorithm: one for each trained tensor, or one for all.
+        views: The linear maps of gradients (:class:`View`) of the algorithm: one for each trained tensor, or one for
+            all.
         release: The :class:`NoisySum` that clips the gradients of a batch, sums them and adds noise.
         spending: The :class:`ReleaseCounter` of the run, which has the plan and the ledger.
         loader: The private loader, which has drawn the current batch.
@@ -144,7 +145,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._check_groups()
 
     def _share(self) -> None:
-        """Share the groups, the defaults and the state of the wrapped optimizer.
+        """Make the groups, defaults and state of the wrapped optimizer those of this one.
 
         Schedulers and checkpoints of the private optimizer then act on the wrapped optimizer.
         """
@@ -152,7 +153,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             setattr(self, name, getattr(self._original, name))
 
     def _begin(self) -> None:
-        """Draw the projections of the next release before a batch is seen."""
+        """Draw the projections of the next release before its batch is drawn."""
         self._noisy_sum.begin()
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,8 +177,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             state_dict: The result of :meth:`state_dict`, from this run or from the run that is resumed.
 
         Raises:
-            InvalidParameterError: The state has more releases than this run has accounted. With adaptive clipping also:
-                the clipping norm is outside the range of the plan, or records of a batch were added but not released.
+            InvalidParameterError: The state has more releases than this run. With adaptive clipping also: the clipping
+                norm is outside the range of the plan, or records of a batch were added but not released.
         """
         state = dict(state_dict)
         entry = state.pop("privproj", {})
@@ -227,7 +228,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def has_released(self) -> bool:
-        """Whether this object has made a release."""
+        """True if this object has made a release; releases before a resume do not count."""
         return self._spending.stamps.left
 
     @property
@@ -238,8 +239,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all releases so far, rounded up.
 
-        The releases include those of earlier phases in the ledger and those that computed the subspace. If there are
-        no releases yet, the result is the epsilon of the whole plan.
+        The releases include those of earlier runs in the ledger, and those that computed a subspace for DP-SFT. If
+        there are no releases yet, the result is the epsilon of the whole plan.
 
         Args:
             delta: The delta of the result, above 0 and below 1.
@@ -333,7 +334,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return total / max(1, records)
 
     def _add(self, loss_fn: LossFunction, group: Group, one_by_one: bool) -> Tensor:
-        """Add the clipped gradients of a group, and return the sum of the losses.
+        """Add the clipped gradients of some records to the sum, and return the sum of losses.
 
         If the loss function takes different branches for these records, they are computed in separate parts.
         """
@@ -406,9 +407,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         )
 
     def _check_trained(self) -> None:
-        """Raise an error for a trained tensor that has a gradient or is not planned.
+        """Raise an error if trained tensors have gradients, or are not the planned ones.
 
-        Such a gradient comes from other code, such as a call of ``backward`` in the loop. The error is
+        Such gradients come from other code, such as a call of ``backward`` in the loop. The error is
         :class:`InvalidParameterError`.
         """
         if {id(p): p.dtype for p in self._module.parameters() if p.requires_grad} != self._planned:
@@ -445,9 +446,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @property
     def grad_scale(self) -> float:
-        """The scale factor of the losses, always 1; setting it raises an error.
+        """The factor by which losses are scaled, always 1; setting it raises an error.
 
-        A GradScaler would set it. Clipped gradients need no scaling.
+        torch's ``GradScaler`` would set it, but clipped gradients need no scaling.
         """
         return 1.0
 
@@ -459,7 +460,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         raise InvalidParameterError("optimizer", "a step of a GradScaler", "used without a gradient scaler", remedy)
 
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Release the current batch and step the wrapped optimizer with the released mean.
+        """Release the noisy mean gradient of the current batch, and step with it.
 
         An empty batch is released too.
 
@@ -487,7 +488,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             hook(self)
 
     def _use(self, means: list[Tensor]) -> None:
-        """Step the wrapped optimizer with the released means as the only gradients."""
+        """Step the wrapped optimizer, with released mean gradients as its only gradients."""
         self._drop_gradients()
         group_of = {id(p): group for group in self.param_groups for p in group["params"]}
         # The caller may have autocast switched on.
@@ -505,7 +506,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def _check_own_step(self, *_: object) -> None:
         """Raise an error if other code calls ``step`` of the wrapped optimizer.
 
-        The wrapped optimizer calls this before each step.
+        This is a hook that the wrapped optimizer calls before each step.
         """
         if not self._steps_itself:
             remedy = "call step_on of the optimizer that make_private returned, because other gradients have no noise"
@@ -513,7 +514,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
             raise InvalidParameterError("optimizer", "a step of the wrapped optimizer", expected, remedy)
 
     def _drop_gradients(self) -> None:
-        """Remove all gradients, so that the wrapped optimizer uses released ones only."""
         for trained in self._trained:
             for parameter in trained.parameters:
                 parameter.grad = None
@@ -539,11 +539,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 raise InvalidParameterError("optimizer", actual, expected, remedy)
 
     def _held(self) -> Iterator[Tensor]:
-        """Return the tensors of the wrapped optimizer."""
         return (p for group in self.param_groups for p in group["params"])
 
     def close(self) -> None:
-        """Detach from the wrapped optimizer, and close the ledger for other processes."""
+        """Detach from the wrapped optimizer, and let other processes write to the ledger."""
         self._handle.remove()
         self._turn.closed = True
         if self._spending.ledger is not None:

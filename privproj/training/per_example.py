@@ -1,14 +1,13 @@
 """Compute norms and clipped sums of per-example gradients.
 
-A linear layer has two factors ``(g, x)``: the gradients of its outputs ``g`` (records x tokens x outputs) and its
-inputs ``x`` (records x tokens x inputs). The gradient of record ``j`` is ``G_j = sum_t g_jt x_jt^T`` (outputs x
-inputs), a sum over tokens ``t``. It is computed ("formed") only if it takes less memory than the factors. A projected
-gradient ``G_j P`` has the factors ``g`` and ``x P``.
+The gradients of a linear layer have two factors. ``g`` (records x tokens x outputs) has the gradients of its outputs,
+and ``x`` (records x tokens x inputs) has its inputs. The gradient of record ``j`` is ``G_j = sum_t g_jt x_jt^T``
+(outputs x inputs), a sum over tokens ``t``. A gradient is computed ("formed") only if it takes less memory than its
+factors. A projected gradient ``G_j P`` has the factors ``g`` and ``x P``.
 
-Sums over records are in double precision, and the summand of a record is a function of that record only. So a record
-changes a sum of ``n`` records by its summand, with a rounding error of at most ``n^2 2^-53`` times the clipping norm:
-5e-7 at 65,536 records. In single precision the rounding errors would depend on which records are added together, so one
-record could change them for all others.
+Sums over records are in double precision, and the summand of a record is a function of that record only. So adding a
+record to ``n`` others changes their sum by its summand, with a rounding error of at most ``n^2 2^-53`` times the
+clipping norm: 5e-7 at 65,536 records. In single precision one record could change the rounding errors of all others.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,26 +33,28 @@ BLOCK = {"cpu": 2**18, "other": 2**24}
 
 
 def is_smaller_formed(tokens: int, outputs: int, inputs: int) -> bool:
-    """Return whether a gradient takes at most as much memory as its factors.
+    """Return whether a gradient matrix takes at most as much memory as its factors.
 
-    The result is False for a single token.
+    The factors are the layer's output gradients and inputs, one of each per token. The result is False for a single
+    token.
     """
     # o i <= T (o + i) for o outputs, i inputs and T tokens.
     return tokens > 1 and outputs * inputs <= tokens * (outputs + inputs)
 
 
 def formed(g: Tensor, x: Tensor) -> Tensor:
-    """Return the gradients ``G_j = sum_t g_jt x_jt^T`` of all records.
+    """Return the gradients ``sum_t g_jt x_jt^T`` of all records ``j``, over tokens ``t``.
 
-    The result is records x outputs x inputs.
+    ``g`` (records x tokens x outputs) has gradients of the outputs of a layer, and ``x`` its inputs. The result is
+    records x outputs x inputs.
     """
     return torch.bmm(g.transpose(1, 2), x)
 
 
 def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield ``(rows, gradients)`` for consecutive blocks of records.
+    """Yield slices of consecutive records, each with the gradients of these records.
 
-    ``rows`` is the slice of the records in the block, and ``gradients`` has their gradients ``G_j``.
+    ``g`` and ``x`` are the factors of the gradients, as in :func:`formed`.
     """
     size = max(1, block_of(g) // (g.shape[2] * x.shape[2]))
     for first in range(0, len(g), size):
@@ -62,7 +63,7 @@ def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def block_of(part: Tensor) -> int:
-    """Return the number of entries to process at once, for the device of a tensor."""
+    """Return how many entries to process at once on the device of a tensor."""
     return BLOCK["cpu" if part.device.type == "cpu" else "other"]
 
 
@@ -80,7 +81,7 @@ def exact(part: Tensor) -> Tensor:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Return the squared norm of the row of each record, in double precision.
+    """Return the squared norm of each record's entries, in double precision.
 
     The first dimension of ``rows`` has the records. On mps the result has the precision of ``rows``.
     """
@@ -89,11 +90,11 @@ def row_norms(rows: Tensor) -> Tensor:
 
 
 def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
-    """Return the squared Frobenius norm ``|G_j|_F^2`` of every record's gradient.
+    """Return the squared Frobenius norm of every record's gradient.
 
-    ``g`` and ``x`` are the factors of the gradients. If ``x`` is None, ``g`` has the gradients themselves. The result
-    for factors is not too small due to rounding: if tokens may cancel or products may underflow, a bound on the error
-    is added. If a value overflows, the result is not finite. ``G_j`` is the gradient of record ``j``.
+    ``g`` and ``x`` are the factors of the gradients, as in :func:`formed`. If ``x`` is None, ``g`` has the gradients
+    themselves. The result for factors is an upper bound in spite of rounding: if tokens may cancel or products may
+    underflow, a bound on the error is added. If a value overflows, the result is not finite.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -134,21 +135,19 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
 
 
 def _rounding(like: Tensor, g: Tensor, x: Tensor, *, added: int) -> Tensor:
-    """Return a bound on the rounding error of a squared norm whose tokens may cancel.
+    """Return a bound on the rounding error of a squared gradient norm.
 
-    ``g`` and ``x`` are the norms ``|g_t|`` and ``|x_t|`` of the tokens. The error is a multiple of the machine epsilon
-    of ``like``. ``added`` is the number of rounded additions: ``GRAM_BLOCK`` for the two Gram matrices together, and
-    one more for each token if tokens are summed. (A sum of ``n`` products has a relative error of ``n eps/2``.)
+    ``g`` and ``x`` are the norms of the output gradients and inputs of each token. ``like`` has the dtype of the
+    computation. ``added`` is the number of rounded additions.
     """
     # (CANCELLATION + added) eps (sum_t |g_jt| |x_jt|)^2.
     return (CANCELLATION + added) * torch.finfo(like.dtype).eps * to_double((g * x).sum(1)).square()
 
 
 def gram_matrix(part: Tensor) -> Tensor:
-    """Return the Gram matrix of the tokens of each record, records x tokens x tokens.
+    """Return the Gram matrix of each record's tokens, records x tokens x tokens.
 
-    ``part`` is records x tokens x width. Products are added in the precision of ``part`` within a block of
-    ``GRAM_BLOCK``, and the blocks are added in double precision.
+    ``part`` is records x tokens x width.
     """
     blocks = part.split(GRAM_BLOCK, 2)
     total = to_double(blocks[0] @ blocks[0].mT)
@@ -158,19 +157,18 @@ def gram_matrix(part: Tensor) -> Tensor:
 
 
 def is_summed_formed(g: Tensor) -> bool:
-    """Return whether ``clipped_sum`` forms the gradients before it adds them.
+    """Return whether :func:`clipped_sum` computes whole gradients before it adds them.
 
-    If not, it multiplies the factors, which is faster for few tokens or in double precision.
+    If not, it multiplies their factors, which is faster for few tokens or in double precision.
     """
     return g.shape[1] >= 8 and g.dtype is not torch.float64
 
 
 def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return ``sum_j c_j S_j`` over the rows of all records, in double precision.
+    """Return the sum of the records' rows with the weights ``c``, in double precision.
 
-    The first dimension of ``rows`` has the records. ``S_j`` is the row of record ``j``, and ``c`` has its factor
-    ``c_j``. ``mask`` is True for records with finite gradients; other records count as 0. If ``mask`` is None, all
-    gradients are finite.
+    The first dimension of ``rows`` has the records. ``mask`` is True for records with finite gradients; other records
+    count as 0. If ``mask`` is None, all gradients are finite.
     """
     c, flat = exact(c), rows.flatten(1)
     total = c.new_empty(flat.shape[1])
@@ -185,12 +183,12 @@ def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
-    """Return the clipped sum ``sum_j c_j G_j`` of the gradients.
+    """Return the sum of the gradients ``G_j`` of all records, with the weights ``c_j``.
 
-    The result is outputs x inputs, in double precision. ``c`` has one clipping factor ``c_j`` for each record ``j``.
-    ``g`` and ``x`` are the factors of the gradients ``G_j``. If ``x`` is None, ``g`` has the gradients themselves.
-    ``mask`` is True for records with finite gradients; other records count as 0. If ``mask`` is None, all gradients are
-    finite.
+    ``c`` has the clipping factor ``c_j`` of each record ``j``. ``g`` and ``x`` are the factors of the gradients, as in
+    :func:`formed`. If ``x`` is None, ``g`` has the gradients themselves. ``mask`` is True for records with finite
+    gradients; other records count as 0. If ``mask`` is None, all gradients are finite. The result is outputs x inputs,
+    in double precision.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -219,41 +217,40 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
 
 @dataclass(frozen=True)
 class LookedUp:
-    """The factor ``g`` of an embedding table, with row numbers for unit vectors.
+    """The factor ``g`` of the gradients of an embedding table, stored as row numbers.
 
-    Looking up row ``i`` of a table is a product with the unit vector ``e_i``. So ``e_i`` is a token of the factor
-    ``g``, and only its number is stored. ``rows`` (records x T) has the numbers ``i``. ``dense`` (records x S x
-    outputs, ``S`` may be 0) has the tokens of linear layers that use the same table as their weight. The tokens of
-    ``dense`` come first.
+    Looking up row ``i`` of a table is a product with the unit vector ``e_i``. So the tokens of ``g`` are unit vectors,
+    and only their numbers are stored, in ``rows`` (records x T). ``dense`` (records x S x outputs, ``S`` may be 0) has
+    the tokens of linear layers that use the same table as their weight. The tokens of ``dense`` come first.
     """
 
     dense: Tensor
     rows: Tensor
 
     def __getitem__(self, rows: slice | Tensor) -> "LookedUp":
-        """Return the factor for some of the records."""
+        """Return the same factor for some of the records."""
         return LookedUp(self.dense[rows], self.rows[rows])
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The shape ``(records, S + T, outputs)`` of the factor."""
+        """The shape ``(records, tokens, outputs)`` of the factor."""
         return len(self.rows), self.dense.shape[1] + self.rows.shape[1], self.dense.shape[2]
 
     def __matmul__(self, other: Tensor) -> Tensor:
         """Return the product of every token with a matrix (outputs x columns).
 
-        The result is records x (S + T) x columns.
+        The result is records x tokens x columns.
         """
         # e_i^T M is row i of M.
         return torch.cat([self.dense @ other, other[self.rows]], 1)
 
     def to_dense(self) -> Tensor:
-        """Return the factor as a tensor, records x (S + T) x outputs."""
+        """Return the factor as a dense tensor, records x tokens x outputs."""
         unit = torch.nn.functional.one_hot(self.rows, self.dense.shape[2]).to(self.dense.dtype)
         return torch.cat([self.dense, unit], 1)
 
     def gram(self) -> Tensor:
-        """Return the Gram matrix of the tokens of each record, in double precision."""
+        """Return the Gram matrix of this factor for each record, records x tokens x tokens."""
         dense = to_double(self.dense)
         # g_t . e_i = g_ti, and e_i . e_k = 1 where i = k.
         crossed = dense.gather(2, self.rows[:, None, :].expand(-1, dense.shape[1], -1))
@@ -261,10 +258,10 @@ class LookedUp:
         return torch.cat([torch.cat([gram_matrix(dense), crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
 
     def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the clipped sum ``sum_j c_j G_j`` of the gradients.
+        """Return the sum of the gradients of all records with the weights ``c``.
 
-        The result is outputs x inputs, in double precision. The gradients ``G_j`` of the records have this factor and
-        the factor ``x``. ``c`` and ``mask`` are as in :func:`clipped_sum`.
+        The gradients have this factor and the factor ``x``. ``c`` and ``mask`` are as in the function
+        :func:`clipped_sum`. The result is outputs x inputs, in double precision.
         """
         count = self.dense.shape[1]
         total = clipped_sum(c, self.dense, x[:, :count], mask=mask)
@@ -278,10 +275,9 @@ class LookedUp:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Switch off autocast, reduced-precision products and autograd within the block.
+    """Switch off autocast, reduced-precision products and autograd in a ``with`` block.
 
-    The clipped norm must be the norm of the summed gradient, so both need full precision. torch has two interfaces to
-    the precision of matrix products. Both are restored after the block.
+    The clipped norm must be the norm of the summed gradient, so both need full precision.
     """
     restores = _precision_restores()
     torch.set_float32_matmul_precision("highest")
@@ -294,10 +290,7 @@ def full_precision() -> Iterator[None]:
 
 
 def precise() -> AbstractContextManager[None]:
-    """Return :func:`full_precision`, or an empty context if precision is full already.
-
-    Precision is full if autocast is off and matrix products have full precision.
-    """
+    """Return :func:`full_precision`, or an empty context if precision is already full."""
     with suppress(RuntimeError):
         mixed = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         if not mixed and torch.get_float32_matmul_precision() == "highest":
@@ -306,10 +299,7 @@ def precise() -> AbstractContextManager[None]:
 
 
 def _precision_restores() -> list[Callable[[], object]]:
-    """Return functions that restore the current precision of matrix products.
-
-    One function restores the setting of torch as a whole, and one the setting of each backend.
-    """
+    """Return functions that restore the current precision of torch's matrix products."""
     restores: list[Callable[[], object]] = []
     # Reading the older setting raises an error if it contradicts the newer ones.
     with suppress(RuntimeError):

@@ -1,8 +1,8 @@
 """Compute per-example gradients of a loss function that sees one record at a time.
 
-Records of one shape form a group, which is computed at once under ``torch.vmap``. One such call of the loss function is
-a pass. If the records of a group take different branches, the group is divided, and each part is computed again. With
-``one_by_one`` records are computed one after another, without ``vmap``.
+Records of one shape form a group, which is computed at once under ``torch.vmap``. If the records of a group take
+different branches, the group is divided, and each part is computed again. With ``one_by_one`` records are computed one
+after another, without ``vmap``.
 """
 
 import copy
@@ -53,17 +53,17 @@ class Group:
     records: int
 
     def pin_memory(self) -> "Group":
-        """Return the group in pinned memory; torch's loaders call this."""
+        """Return a copy of the group in pinned memory; torch's data loader calls this."""
         return Group(tuple(column.pin_memory() for column in self.columns), self.build, self.records)
 
     def rows(self, rows: slice | list[int]) -> "Group":
-        """Return a group of some of these records."""
+        """Return the group of the selected records."""
         count = len(range(self.records)[rows]) if isinstance(rows, slice) else len(rows)
         return Group(tuple(column[rows] for column in self.columns), self.build, count)
 
 
 def group(records: Iterable[Any]) -> list[Group]:
-    """Return groups of records that can be computed together.
+    """Divide records into groups that can be computed together under ``torch.vmap``.
 
     Each of ``records`` is a batch of one record.
     """
@@ -81,10 +81,10 @@ def group(records: Iterable[Any]) -> list[Group]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A node in the structure of a record: a container with parts, or a single value.
+    """A node in the structure of a record: a container, or a value other than a tensor.
 
-    ``value`` is the container or the single value, and ``keys`` has the keys of a dictionary or the names of fields.
-    ``parts`` is None for a single value. In ``parts``, None stands for a tensor.
+    ``value`` is the container or the value. ``keys`` has the keys of a dictionary or the names of fields. ``parts`` has
+    a node for each value in the container, and None for a tensor. If the node is a single value, ``parts`` is None.
     """
 
     value: Any
@@ -93,9 +93,10 @@ class _Part:
 
 
 def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
-    """Return the structure of a batch of one record; append tensors to ``tensors``.
+    """Return the nested structure of a record, and append its tensors to ``tensors``.
 
-    Raises :class:`InvalidParameterError` for values other than dense tensors, numbers and text in containers.
+    ``value`` is a batch of one record, or a part of it. A tensor has the structure None. Raises
+    :class:`InvalidParameterError` for values other than dense tensors, numbers and text in containers.
     """
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
         # Tensors are stacked without their graph and as plain tensors.
@@ -123,7 +124,7 @@ def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is of a type in :data:`PLAIN`, an Enum, a NumPy scalar, or a tuple of these."""
+    """Return whether a value is a number, text, another constant, or a tuple of these."""
     if isinstance(value, Enum):
         return True
     if isinstance(value, tuple):
@@ -132,14 +133,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return the text that identifies a single value."""
+    """Return a text that is equal for equal values of one type."""
     if isinstance(value, Enum):
         return f"{value._name_} {value._value_!r}"
     return repr(tuple((type(part), _text(part)) for part in value)) if isinstance(value, tuple) else repr(value)
 
 
 def _key(part: _Part | None) -> Any:
-    """Return a key for a structure; records with equal keys may be in one group."""
+    """Return a hashable key that is equal for records with equal structure."""
     if part is None:
         return None
     if part.parts is None:
@@ -148,12 +149,12 @@ def _key(part: _Part | None) -> Any:
 
 
 def _rebuild(part: _Part | None, tensors: Iterable[Tensor]) -> Any:
-    """Return a batch of one record, made from its structure and its tensors."""
+    """Return a batch of one record from its nested structure and its tensors."""
     return _built(part, iter(tensors))
 
 
 def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
-    """Return a part of a batch from its structure, with tensors from ``left``."""
+    """Return a part of a record from its nested structure and the next tensors."""
     if part is None:
         return next(left)
     if part.parts is None:
@@ -180,7 +181,7 @@ def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
 def check_batch_norm(layers: Iterable[nn.Module]) -> None:
     """Raise :class:`InvalidParameterError` for a layer of BatchNorm in training mode.
 
-    Such a layer mixes the records of a batch and counts them.
+    Such a layer mixes the records of a batch.
     """
     for layer in layers:
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
@@ -190,7 +191,7 @@ def check_batch_norm(layers: Iterable[nn.Module]) -> None:
 
 
 class Recorder:
-    """A runner of loss functions, which stores gradients in the trained tensors.
+    """A runner of loss functions that stores per-example gradients in the trained tensors.
 
     Args:
         module: The module that is trained.
@@ -205,9 +206,9 @@ class Recorder:
     def begin(self, seed: np.random.SeedSequence) -> None:
         """Begin a step with a secret seed for the random numbers of the loss function.
 
-        NumPy and Python start from the same seed in every pass of the step, so that no record changes the random
-        numbers of another one. Raises :class:`InvalidParameterError` for hooks that see gradients before they are
-        clipped, and for BatchNorm in training mode.
+        NumPy and Python start from the same seed in every call of the loss function, so that no record changes the
+        random numbers of another one. Raises :class:`InvalidParameterError` for hooks that see gradients before they
+        are clipped, and for BatchNorm in training mode.
         """
         self.layers = [*self.module.modules()]
         self.check_layers()
@@ -225,11 +226,11 @@ class Recorder:
         self.seed, self.secret_seeds = int(seed.generate_state(1)[0]), self.seeds()
 
     def seeds(self) -> list[int]:
-        """Return the seeds of torch's generators on all devices of the module."""
+        """Return the current seeds of torch's generators on all devices of the module."""
         return [generator.initial_seed() for generator in self.generators]
 
     def has_drawn(self) -> bool:
-        """Return whether torch may have drawn random numbers since the last pass began."""
+        """Return whether torch may have drawn random numbers since the loss function began."""
         pairs = zip(self.generators, self.states, strict=True)
         return self.has_rewound or any(not torch.equal(generator.get_state(), state) for generator, state in pairs)
 
@@ -239,7 +240,7 @@ class Recorder:
             trained.clear()
 
     def losses(self, loss_fn: LossFunction, group: Group, *, one_by_one: bool = False) -> Tensor:
-        """Return the losses of a group and store the gradients in the trained tensors.
+        """Return the losses of a group, and store per-example gradients in trained tensors.
 
         Args:
             loss_fn: Called with a batch of one record; returns its loss.
@@ -305,10 +306,10 @@ class Recorder:
         return losses.detach()
 
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
-        """Run a function for all records under ``vmap``.
+        """Run a function under ``vmap`` for all records, and return its result.
 
-        ``tensors`` are the arguments of the function. An entry of ``dims`` is 0 for a tensor with one row for each
-        record, and None for a tensor that all records share.
+        ``tensors`` are the arguments of the function. ``dims`` is 0 for a tensor with one row for each record, and None
+        for a tensor that all records share.
         """
 
         @_NO_SAVED_TENSORS_HOOKS
@@ -369,15 +370,14 @@ class Recorder:
         check_batch_norm(self.layers)
 
     def _refuse(self, what: str, remedy: str) -> None:
-        """Clear the gradients and raise :class:`InvalidParameterError`."""
         self.clear()
         raise InvalidParameterError("loss_fn", what, "a function of one record alone", remedy)
 
 
 def _scalar(loss: Any) -> Tensor:
-    """Return the loss as a tensor without dimensions.
+    """Return a loss with one entry as a tensor without dimensions.
 
-    Raises :class:`InvalidParameterError` for anything but a tensor with one entry.
+    Raises :class:`InvalidParameterError` for any other loss.
     """
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"{type(loss).__name__}{f' of shape {tuple(loss.shape)}' if isinstance(loss, Tensor) else ''}"
@@ -390,10 +390,9 @@ def _scalar(loss: Any) -> Tensor:
 
 @contextmanager
 def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor]) -> Iterator[None]:
-    """Replace tensors of layers within the block.
+    """Replace parameters of layers by other tensors in a ``with`` block.
 
-    A place is ``(table, key, parameter)``, where ``table[key]`` is a tensor of a layer. ``replacements`` maps the
-    identity of a parameter to its replacement.
+    For each of ``places``, ``(table, key, parameter)``, ``table[key]`` is replaced by ``replacements[id(parameter)]``.
     """
     # Within a checkpoint the layers have the copies of the outer pass, which are restored.
     before = [table[key] for table, key, _ in places]
@@ -408,9 +407,9 @@ def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor
 
 @contextmanager
 def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]:
-    """Restore the attributes and buffers of layers after the block.
+    """Restore the attributes and buffers of layers after a ``with`` block.
 
-    So no call of the loss function depends on an earlier one. Raises :class:`InvalidParameterError` if one of
+    Thus no call of the loss function depends on an earlier one. Raises :class:`InvalidParameterError` if one of
     ``tensors`` was written in place.
     """
     before = [(layer, {**layer.__dict__}, {**layer._buffers}) for layer in layers]
@@ -433,10 +432,7 @@ def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]
 
 @contextmanager
 def _noting_rewinds(recorder: Any) -> Iterator[None]:
-    """Set ``recorder.has_rewound`` if ``set_rng_state`` is called within the block.
-
-    Random numbers repeat after such a call. ``fork_rng`` calls it too.
-    """
+    """Set ``recorder.has_rewound`` if a ``with`` block sets a torch generator's state."""
     modules: tuple[Any, ...] = (torch, torch.random, torch.cuda, torch.cuda.random)
     places = [(module, module.set_rng_state) for module in modules]
 
@@ -467,20 +463,18 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(switch: Tensor, part: "_Checkpoint", dims: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Run the part, and save the states of the random generators."""
         part.states = [generator.get_state() for generator in part.recorder.generators]
         outs = part.run(tensors, dims)
         return tuple(out.clone() if any(out is t for t in tensors) else out for out in outs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save the part and its tensors for the backward pass."""
         _, ctx.part, ctx.dims, *tensors = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """Run the part again with the same random numbers, and differentiate it."""
+        # The part runs again with the same random numbers.
         needed = ctx.needs_input_grad[3:]
         tensors = [t.detach().requires_grad_(n) for t, n in zip(ctx.saved_tensors, needed, strict=True)]
         recorder = ctx.part.recorder
@@ -498,7 +492,6 @@ class _Recomputed(torch.autograd.Function):
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: Any, switch: Tensor, part: "_Checkpoint", _: Any, *tensors: Tensor
     ) -> tuple[Any, Any]:
-        """Apply the function to all records, with the dimension of the records first."""
         moved = [t if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[3:], strict=True)]
         dims = tuple(None if d is None else 0 for d in in_dims[3:])
         outs: Any = _Recomputed.apply(switch, part, dims, *moved)
@@ -514,10 +507,7 @@ def _set_states(generators: list[torch.Generator], states: list[Tensor]) -> None
 
 
 class _Checkpoint:
-    """A function that torch's ``checkpoint`` calls, with its tensors kept separately.
-
-    Tensors in the arguments of a ``partial`` are separated from the others too.
-    """
+    """A function call under torch's ``checkpoint``, with its tensors stored separately."""
 
     def __init__(self, recorder: Recorder, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
         self.recorder, self.states = recorder, []
@@ -530,8 +520,6 @@ class _Checkpoint:
         self.autocast = torch.is_autocast_enabled(recorder.device.type), torch.get_autocast_dtype(recorder.device.type)
 
     def run(self, tensors: tuple[Tensor, ...], dims: tuple[Any, ...]) -> tuple[Tensor, ...]:
-        """Return the tensors that the function returns for all records."""
-
         def call(*tensors: Tensor) -> tuple[Any, ...]:
             left = iter(tensors)
             args, kwargs = tree_unflatten([next(left) if r is None else r[0] for r in self.rest], self.spec)
@@ -545,7 +533,7 @@ class _Checkpoint:
 
 @contextmanager
 def _in_place_of_checkpoint(function: Callable[..., Any]) -> Iterator[None]:
-    """Call ``function`` within the block whenever torch's ``checkpoint`` is called."""
+    """Replace torch's ``checkpoint`` by ``function`` in a ``with`` block."""
     # torch calls the function in this attribute in place of checkpoint, with dynamo switched off.
     target: Any = torch.utils.checkpoint.checkpoint.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
     before = getattr(target, "__dynamo_disable", None)
@@ -561,7 +549,7 @@ _OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_ch
 
 
 def _recomputing(recorder: Recorder) -> Any:
-    """Return a context in which torch's ``checkpoint`` works under ``vmap``."""
+    """Return a context manager in which torch's ``checkpoint`` works under ``vmap``."""
 
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         part = _Checkpoint(recorder, function, args, {k: v for k, v in kwargs.items() if k not in _OPTIONS})
@@ -573,10 +561,7 @@ def _recomputing(recorder: Recorder) -> Any:
 
 
 def _without_checkpoints() -> Any:
-    """Return a context in which torch's ``checkpoint`` only calls its function.
-
-    Nothing is computed again in the backward pass, because the activations of one record take little memory.
-    """
+    # The activations of one record take little memory, so nothing is computed again in the backward pass.
 
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **{k: v for k, v in kwargs.items() if k not in _OPTIONS})

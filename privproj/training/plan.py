@@ -58,7 +58,7 @@ class PoissonBatches:
 
     @staticmethod
     def draw(plan: "Plan", steps: int, generator: Any) -> Iterable[list[int]]:
-        """Draw ``steps`` batches, each a list of record numbers."""
+        """Draw ``steps`` Poisson-sampled batches, each a list of record numbers."""
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
         return UniformWithReplacementSampler(
@@ -86,7 +86,7 @@ class FixedBatches:
 
     @staticmethod
     def draw(plan: "Plan", steps: int, generator: Any) -> Iterable[list[int]]:
-        """Draw ``steps`` batches, each a list of record numbers."""
+        """Draw ``steps`` batches of a fixed size, each a list of record numbers."""
         size = round(plan.expected_batch)
         return (drawn_from(range(plan.dataset_size), size, generator) for _ in range(steps))
 
@@ -129,17 +129,17 @@ Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping
 
 
 def drawn_from(batch: Sequence[int], most: int, generator: Any) -> list[int]:
-    """Return at most ``most`` records of a batch, chosen at random, in random order."""
+    """Return at most ``most`` records of a batch, in random order."""
     import torch
 
     return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
 
 
 def batches_of(batches: "str | Batches") -> Batches:
-    """Return a sampling scheme; a name becomes the scheme with default options.
+    """Return a sampling scheme from its name, with default options.
 
-    Raises :class:`UnsupportedError` for a scheme that has no private loader, and :class:`InvalidParameterError` if
-    ``batches`` is not a scheme.
+    A scheme is returned unchanged. Raises :class:`UnsupportedError` for a scheme that has no private loader, and
+    :class:`InvalidParameterError` if ``batches`` is not a scheme.
     """
     if isinstance(batches, str):
         if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:
@@ -169,7 +169,7 @@ OTHER_NAMES = {
 
 
 class _Options:
-    """A class whose keyword arguments are its fields; any other one raises an error with a remedy."""
+    """A class whose unknown keyword arguments raise an error with a remedy."""
 
     def __new__(cls, *values: Any, **options: Any) -> Self:
         names = [field.name for field in fields(cls)]  # pyright: ignore[reportArgumentType]
@@ -194,12 +194,12 @@ class Method(_Options):
             1e7. A rank for ``dp-sgd`` or ``dp-sft``, which have no projections, raises an error. None: for a model from
             :func:`prepare_peft` each projection has the rank of its adapter. For any other module, algorithms with
             projections need a rank.
-        frame: "haar" or "wishart": how ``m2`` and ``m2-projected-clip`` lift a release back to the size of the weight.
+        frame: "haar" or "wishart": how ``m2`` and ``m2-projected-clip`` map a release back to the size of the weight.
             The frame does not change epsilon. None: "haar".
         subspace: The :class:`Subspace` of ``dp-sft``. It is required for ``dp-sft`` and raises an error for other
             algorithms. The releases that computed the subspace are accounted too.
-        every: Number of steps, at least 1, between two draws of the factors of ``lora-resampled`` or of the sketch of
-            ``flora``. Other algorithms ignore ``every``.
+        every: Number of steps, at least 1, after which ``lora-resampled`` draws new factors, or ``flora`` a new sketch.
+            Other algorithms ignore ``every``.
         beta: Momentum of ``flora``, from 0 to 1. Other algorithms ignore ``beta``.
         bound: Name of the bound for the accounting of the run. None: the default bound of the mechanism.
 
@@ -326,7 +326,7 @@ class Plan:
     def noise_over_clip(self) -> float:
         """The standard deviation of the noise divided by the clipping norm ``C``.
 
-        The ratio is ``z``, or ``2 z`` under replace.
+        The ratio is the noise multiplier ``z``, or ``2 z`` under replace.
         """
         # z_C = z s / C, with the sensitivity s = C or, under replace, s = 2 C.
         return self.noise_multiplier * self.relation.clip_factor
@@ -341,7 +341,7 @@ class Plan:
         return self.noise_over_clip * self.clip
 
     def phase(self, steps: int) -> Phase:
-        """Return a phase of ``steps`` releases of this plan, for accountants and ledgers.
+        """Return ``steps`` releases of this plan as a phase of a privacy schedule.
 
         Args:
             steps: Number of releases, at least 1.
@@ -352,7 +352,7 @@ class Plan:
         return phase_of(self.mechanism, self.algorithm.name, self.algorithm.bound, **self.run(steps))
 
     def run(self, steps: int) -> Any:
-        """Return the options of a run with ``steps`` releases of this plan.
+        """Return the accountant's options for a run of ``steps`` releases of this plan.
 
         With balls-in-bins the accountant counts epochs as steps, and an incomplete epoch counts as a whole one.
 
@@ -388,11 +388,11 @@ FILTER_HEADROOM = 1e-9
 def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None) -> Plan:
     """Return the plan with the smallest noise that meets ``(epsilon, delta)``.
 
-    The releases of ``earlier`` are composed with those of the plan. With an ``order``, they are composed by a Renyi
-    filter of this order with the budget ``(epsilon, delta)``. The result is verified: with the returned noise the
-    composed releases meet the target. Raises :class:`UnsupportedError` if no noise meets the target, for example
-    because batches exceed their maximum size too often. The error is also raised if the earlier releases leave less
-    than a thousandth of the budget.
+    The releases of ``earlier`` are composed with those of the plan. With an ``order``, a Renyi filter of this order
+    with the budget ``(epsilon, delta)`` composes them. The result is verified: with the returned noise the composed
+    releases meet the target. Raises :class:`UnsupportedError` if no noise meets the target, for example because batches
+    exceed their maximum size too often. The error is also raised if earlier releases leave less than a thousandth of
+    the budget.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
 
@@ -436,13 +436,15 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 def rate_and_steps(
     drawing: Batches, dataset_size: int, batch_size: int | None, steps: int | None, epochs: float | None
 ) -> tuple[float, int, int | None]:
-    """Return the sampling rate ``q``, the steps ``T`` and the batches per epoch ``t``.
+    """Return the sampling rate ``q``, the number of steps, and the batches per epoch.
 
-    For Poisson sampling ``q`` is rounded up to a multiple of :data:`GRID`. For batches of a fixed size ``q`` is rounded
-    up so that ``q * dataset_size`` is a whole number. One epoch is ``ceil(1/q)`` steps. ``t`` is None except for
-    balls-in-bins. There ``t`` is ``drawing.count`` or else ``ceil(dataset_size / batch_size)``, ``q`` is ``1/t``, and
-    ``epochs`` must be a whole number. Raises :class:`InvalidParameterError` unless exactly one of ``steps`` and
-    ``epochs`` is given.
+    The batches per epoch are None except for balls-in-bins. For Poisson sampling ``q`` is rounded up to a multiple of
+    :data:`GRID`. For fixed batches ``q`` is rounded up so that ``q * dataset_size`` is a whole number. One epoch is
+    ``ceil(1/q)`` steps.
+
+    For balls-in-bins an epoch has ``t`` batches, and ``q`` is ``1/t``. Here ``t`` is ``drawing.count`` or else
+    ``ceil(dataset_size / batch_size)``, and ``epochs`` must be a whole number. Raises :class:`InvalidParameterError`
+    unless exactly one of ``steps`` and ``epochs`` is given.
     """
     if (steps is None) == (epochs is None):
         raise InvalidParameterError("steps", steps, "omitted if epochs is given", "give steps or epochs")

@@ -1,4 +1,4 @@
-"""Make the training of a torch module private, under one plan.
+"""Make the training of a torch module private.
 
 :func:`make_private` checks its arguments and makes a :class:`Plan` from them. Then it calibrates the noise of the plan,
 so that the planned releases meet the target together with earlier releases. Finally it creates the objects of the run:
@@ -69,7 +69,7 @@ def make_private(
     insecure_seed: int | None = None,
     **unknown: Any,
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
-    """Return a module, a private optimizer and a private loader for the usual loop.
+    """Return a module, a private optimizer and a private loader for a training loop.
 
     ::
 
@@ -217,9 +217,9 @@ _RUNS: "WeakKeyDictionary[nn.Module, ref[PrivateOptimizer]]" = WeakKeyDictionary
 
 
 class ResumedLedger(UserWarning):
-    """Warning that the ledger already has releases of this plan.
+    """Warning that a run continues after its releases in the ledger.
 
-    These releases are part of the plan, and the run continues after them.
+    These releases are part of the planned steps.
     """
 
 
@@ -227,7 +227,7 @@ class ResumedLedger(UserWarning):
 class _Start:
     """The checked arguments of :func:`make_private`, with methods to create a run.
 
-    ``target`` has the epsilon and the delta to calibrate to; it is None if the noise multiplier is given. ``seed`` is
+    ``target`` has the epsilon and the delta to calibrate to. It is None if the noise multiplier is given. ``seed`` is
     the insecure seed or None.
     """
 
@@ -243,28 +243,28 @@ class _Start:
     processes: Processes = field(default_factory=current_processes)
 
     def stamps(self, account: Account, name: str | None = None) -> Stamps:
-        """Return the :class:`Stamps` of a run with this account.
+        """Return the :class:`Stamps` of a run, which list earlier releases on its tensors.
 
-        ``name`` is the random name of the ledger, or None without a ledger.
+        ``account`` has the releases that the run accounts for. ``name`` is the random name of the ledger, or None
+        without a ledger.
         """
         return Stamps(self.module, self.trained, self.optimizer, account, name, self.ledger)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """Return the parameters and buffers of the module with their names."""
         return [*self.module.named_parameters(), *self.module.named_buffers()]
 
     @property
     def begins_anew(self) -> bool:
-        """Whether the plan runs once more if all its steps are in the ledger.
+        """True if the plan runs once more when all its steps are already in the ledger.
 
-        The value is ``again``. If ``again`` is None, the value is True if an earlier run has made releases on the same
-        module or tensors.
+        This is ``again``. If ``again`` is None, it is True if an earlier run has made releases on the same module or
+        tensors.
         """
         return any(self.stamps(Account()).earlier()) if self.again is None else self.again
 
     @property
     def search(self) -> Account:
-        """The account of the releases that computed the subspace; empty if there are none."""
+        """The account of the releases that computed the DP-SFT subspace; empty if none did."""
         subspace = self.plan.algorithm.subspace
         return Account() if subspace is None or subspace.account is None else subspace.account
 
@@ -291,8 +291,7 @@ class _Start:
     def calibrated(self) -> Plan:
         """Return the plan with calibrated noise; unchanged if a noise multiplier is given.
 
-        Earlier releases are included in the calibration. A resumed plan keeps the noise with which it began. So its
-        own releases do not count as earlier ones, and its noise does not depend on the rounding of this machine.
+        Earlier releases are included in the calibration. A resumed plan keeps the noise with which it began.
         """
         plan, ledger, target = self.plan, self.ledger, self.target
         if target is None:
@@ -311,9 +310,8 @@ class _Start:
         """Return the ledger of the run and the :class:`Sidecar` file next to it.
 
         Both are None if the run has no ledger. ``marks`` states whether the run has an insecure seed and whether its
-        subspace is public. Raises :class:`InvalidParameterError` if the ledger is about other data. The error is also
-        raised if the ledger lacks releases that computed the subspace, or earlier releases on the same tensors
-        (:class:`Stamps`).
+        subspace is public. Raises :class:`InvalidParameterError` if the ledger is about other data, or lacks releases
+        that computed the subspace or that were made on the same tensors.
         """
         if self.ledger is None or not os.path.exists(self.ledger):
             # This check comes first, so that a call that fails here creates no file.
@@ -334,12 +332,11 @@ class _Start:
         return Ledger(path, plan.phase(plan.steps), self.target, true, check, self.begins_anew), sidecar
 
     def epoch_secrets(self, plan: Plan, book: Ledger | None, sidecar: Sidecar | None) -> EpochSecrets:
-        """Return the secrets of balls-in-bins for a new or a resumed run.
+        """Return the secrets that determine balls-in-bins batches in a new or resumed run.
 
-        ``book`` is the ledger. ``sidecar`` has the secret of an epoch that was begun but not finished. If that secret
-        is lost, or if the records may have another order now, a record could be in a second batch of the epoch. Then
-        the rest of the epoch is skipped: the skipped batches count as releases in the ledger, and the run continues
-        with the next epoch.
+        ``book`` is the ledger. ``sidecar`` has the secret of an unfinished epoch. If this secret is lost, or if the
+        records may have another order now, the rest of the epoch is skipped. The skipped batches count as releases in
+        the ledger.
         """
         before = self.search.spent if book is None else book.account.spent - book.steps
         seed = None if self.seed is None else f"{self.seed} {before}"
@@ -420,17 +417,17 @@ class _Start:
 
 
 class LostEpoch(UserWarning):
-    """Warning that the rest of an epoch is skipped.
+    """Warning that a resumed run skips the rest of an epoch of balls-in-bins.
 
-    Its batches cannot be drawn again, because their secret is lost or the records may have another order.
+    The skipped batches cannot be drawn again, because their secret is lost or the records may have another order.
     """
 
 
 def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
     """Return the rank of the projection of each trained tensor.
 
-    The result is the rank of ``method`` or, if that is None, the rank of the adapter on the tensor, which
-    :func:`prepare_peft` stores. Without either, a vector has rank 1. All tensors have rank 1 if the algorithm has no
+    The result is the rank of ``method``. If that is None, it is the rank of the adapter on the tensor, which
+    :func:`prepare_peft` stores. A vector without an adapter has rank 1, and so have all tensors if the algorithm has no
     projections. Raises :class:`InvalidParameterError` for a matrix that needs a rank and has none.
     """
     if method.rank is not None or not load(method.name).projects:
@@ -443,7 +440,7 @@ def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
 
 
 def _check_parts(**parts: Any) -> None:
-    """Raise an error for a wrong type, or for a module wrapped for several devices."""
+    """Raise an error for arguments of a wrong type and for modules on several devices."""
     for name, value in parts.items():
         if not isinstance(value, EXPECTED_TYPES[name]):
             expected = f"an instance of torch's {EXPECTED_TYPES[name].__name__}"
@@ -456,13 +453,13 @@ def _check_parts(**parts: Any) -> None:
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:
-    """Raise an error, because a wrapper was called in place of the module inside."""
+    """Raise an error when a ``DistributedDataParallel`` is called instead of its module."""
     remedy = "call that module in the loop"
     raise InvalidParameterError("module", type(module).__name__, "the module that make_private returned", remedy)
 
 
 def _unwrapped_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer without the wrapper of Accelerate or of an earlier call.
+    """Return the optimizer inside a wrapper of Accelerate or of ``make_private``.
 
     An optimizer without a wrapper is returned unchanged. Raises :class:`InvalidParameterError` if Accelerate scales
     losses.
@@ -481,7 +478,7 @@ def _unwrapped_optimizer(optimizer: Any) -> Any:
 def _calibration_target(
     z: float | None, epsilon: float | None, delta: float | None, order: float | None
 ) -> dict[str, float] | None:
-    """Return epsilon, delta and the order of a filter; None if ``z`` is given.
+    """Return the epsilon, delta and Renyi order to calibrate to; None if ``z`` is given.
 
     ``z`` is the noise multiplier. The result has no order if ``order`` is None. Raises :class:`InvalidParameterError`
     if the arguments are incomplete or contradict each other.
@@ -502,7 +499,8 @@ def _calibration_target(
 def _relation_of(relation: str | None, sampling: str, rate: float) -> NeighboringRelation:
     """Return the neighboring relation of this name, or the default if it is None.
 
-    The rate, the steps and the divisor of the sums depend on the number of records, which is private under add-remove.
+    The default is replace for batches of a fixed size at a rate below 1, and zero-out otherwise. Training uses the
+    number of records, which is public under both relations, and private under add-remove.
     """
     only = SCHEMES[Sampling(sampling)].relations if rate < 1.0 else ()
     fallback = NeighboringRelation.REPLACE if only == (NeighboringRelation.REPLACE,) else NeighboringRelation.ZERO_OUT
@@ -510,9 +508,9 @@ def _relation_of(relation: str | None, sampling: str, rate: float) -> Neighborin
 
 
 def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
-    """Return the shares of the squared clipping norm; None for joint clipping.
+    """Return each trained tensor's share of the squared clipping norm.
 
-    There is one share for each trained tensor, and the shares sum to 1.
+    The shares sum to 1. The result is None for joint clipping.
     """
     if clipping == "joint" or isinstance(clipping, AdaptiveClipping):
         return None
@@ -531,7 +529,7 @@ def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
 
 
 def _check_layers(method: Method, trained: list[Trained], clipping: Clipping) -> None:
-    """Raise an error unless the algorithm can train every tensor with these options."""
+    """Raise an error unless an algorithm can train every tensor with these options."""
     algorithm: Algorithm = load(method.name)
     if algorithm.needs_subspace != (method.subspace is not None):
         expected = "omitted unless the algorithm is dp-sft"

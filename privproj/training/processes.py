@@ -24,9 +24,10 @@ BUCKET = 2**27  # bytes that processes exchange at once; a larger tensor is sent
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run: their number ``size``, and the ``rank`` of this process.
+    """The processes of a run.
 
-    Ranks count from 0. If ``size`` is 1, no method communicates.
+    ``size`` is their number, and ``rank`` is the number of this process, from 0. If ``size`` is 1, no method
+    communicates.
     """
 
     rank: int = 0
@@ -34,33 +35,29 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is process 0, which adds the noise and writes the ledger."""
+        """True in process 0, which adds the noise and writes the ledger."""
         return self.rank == 0
 
     def share(self, batch: list[int]) -> list[int]:
-        """Return this process's part of a logical batch of record numbers, possibly empty."""
+        """Return this process's part of a whole batch of record numbers, possibly empty."""
         return batch[self.rank :: self.size]
 
     def sum(self, parts: list[Tensor]) -> list[Tensor]:
-        """Return the sums of tensors over all processes, in every process.
+        """Return the sums of tensors over all processes; every process gets the result.
 
         ``parts`` are overwritten.
         """
         return self._exchange(distributed.all_reduce, parts)
 
     def spread(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return the tensors of process 0, in every process.
+        """Return the tensors that process 0 passes; every process gets the result.
 
         ``tensors`` are overwritten.
         """
         return self._exchange(lambda bucket: distributed.broadcast(bucket, 0), tensors)
 
     def _exchange(self, call: Callable[[Tensor], object], tensors: list[Tensor]) -> list[Tensor]:
-        """Run a collective operation on tensors, joined into buckets.
-
-        A bucket has tensors of one dtype and device. One call for each small tensor would be slower, because every call
-        waits for the other processes.
-        """
+        """Run a collective operation on tensors, which are joined into few large buffers."""
         for device in dict.fromkeys(tensor.device for tensor in tensors) if self.size > 1 else ():
             for bucket in _take_tensors([tensor for tensor in tensors if tensor.device == device], BUCKET):
                 joined = _flatten_dense_tensors(bucket)
@@ -70,7 +67,7 @@ class Processes:
         return tensors
 
     def agree(self, value: Any) -> Any:
-        """Return the value that process 0 passes, in every process.
+        """Return the value that process 0 passes; every process gets the result.
 
         The value must be picklable.
         """
@@ -80,10 +77,10 @@ class Processes:
         return values[0]
 
     def meet(self, place: str, value: Any) -> list[Any]:
-        """Return the values that all processes pass, in the order of the ranks.
+        """Return the values that all processes pass, in the order of the process ranks.
 
-        ``place`` names the point of the run from which this is called. Raises :class:`UnsupportedError` in all
-        processes if they are at different points.
+        ``place`` names the point of the run at which this is called. Raises :class:`UnsupportedError` in all processes
+        if they are at different points.
         """
         pairs = [(place, value)] * self.size
         if self.size > 1:
@@ -98,7 +95,7 @@ class Processes:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Raise an error in all processes if the block fails in one of them.
+        """Raise an error in all processes if the ``with`` block fails in one of them.
 
         Without this, the other processes would wait for the one that has failed.
         """
@@ -145,7 +142,7 @@ def current_processes() -> Processes:
 
 
 def own_device(device: torch.device) -> torch.device:
-    """Return the device of this process.
+    """Return the device that this process uses if ``device`` is requested.
 
     If ``torchrun`` started several processes, "cuda" becomes the GPU whose number is the local rank of this process,
     and a numbered GPU raises :class:`InvalidParameterError`. Other devices are returned unchanged.
@@ -162,7 +159,7 @@ def own_device(device: torch.device) -> torch.device:
 def join_processes(device: torch.device) -> Processes:
     """Join the processes that ``torchrun`` started, if any, and return them.
 
-    ``device`` is the device of this process. If it is a numbered GPU, it becomes torch's current CUDA device.
+    ``device`` is the device of this process. A numbered GPU becomes torch's current CUDA device.
     """
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
@@ -172,5 +169,4 @@ def join_processes(device: torch.device) -> Processes:
 
 
 def _are_several() -> bool:
-    """Return True if ``torchrun`` started more than one process."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -2,10 +2,10 @@
 
 Each record's gradient is scaled down to the clipping norm ``C`` and added to a sum. In every step, noise is added to
 the sum once, and the noisy sum is divided by the public expected batch size ``q N``. Everything that is computed from
-these released means is post-processing. A view (:mod:`privproj.training.view`) determines which linear image of the
-gradients is summed.
+these released means is post-processing. An algorithm may sum linear images of the gradients, such as projections
+(:mod:`privproj.training.view`).
 
-The clipped gradient of a record over all views has norm at most ``C``. So neighboring sums differ by at most the
+The clipped gradient of a record over all tensors has norm at most ``C``. So neighboring sums differ by at most the
 sensitivity ``s``, which is ``C``, or ``2C`` under replace. With noise of standard deviation ``sigma = z s`` this is a
 Gaussian release (C3: profile of Gaussian noise), and for M2 a release with a random projection (C4: random
 sensitivity). With adaptive clipping, a noisy count of the records that were not clipped is part of the same release
@@ -33,7 +33,7 @@ SLACK = 1e-6
 
 
 class NoisySum:
-    """The clipped sum of one logical batch, which is released once with noise.
+    """The clipped sum of the gradients of one batch, which is released once with noise.
 
     The records of the batch are added in one or more parts. ``record`` is called before the noisy sum is computed, and
     counts the release in the ledger. If ``record`` raises an error, nothing is released.
@@ -48,13 +48,13 @@ class NoisySum:
         self.begin()
 
     def set_clip(self, norm: float) -> None:
-        """Set the clipping norm ``C`` for the next records and their noise."""
+        """Set the clipping norm ``C`` for the next records and for the noise on their sum."""
         shares = self.plan.shares or (1.0,)
         # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (C6: a clipping norm for each layer).
         self.norm, self.clips = norm, tuple(norm * math.sqrt(share) for share in shares)
 
     def resume_clip(self, clip: object) -> None:
-        """Set the clipping norm to the last one before the run was stopped.
+        """Restore the last clipping norm of a stopped run with adaptive clipping.
 
         Without adaptive clipping this does nothing. Raises :class:`InvalidParameterError` if records of a batch were
         added but not released, or if the norm is outside the range of the plan.
@@ -68,10 +68,10 @@ class NoisySum:
         self.set_clip(real("clip", clip, expected, adaptive.least, adaptive.most))
 
     def begin(self) -> None:
-        """Clear the sums and draw the projections of the next release.
+        """Clear the sum of gradients, and draw the projections of the next release.
 
-        Projections are drawn once for each release, before any record of its batch is read. If a batch is abandoned
-        without a release, its projections are used for the next release.
+        Projections are drawn before any record of the batch is read. If a batch is abandoned without a release, its
+        projections are used for the next release.
         """
         self.forget()
         with per_example.full_precision():
@@ -80,14 +80,14 @@ class NoisySum:
         self.fresh = True
 
     def forget(self) -> None:
-        """Set the sums and the count to zero."""
+        """Set the sum of gradients and the count of unclipped records to zero."""
         self.sums: list[Tensor | None] = [None] * len(self.views)
         self.count = torch.zeros((), dtype=torch.float64)
 
     def add(self, examples: int) -> None:
-        """Add the clipped gradients of ``examples`` records to the sums.
+        """Add the clipped gradients of ``examples`` records to the sum.
 
-        The gradients are those that the last pass has stored in the trained tensors.
+        The gradients are those that the trained tensors store since the last call of the loss function.
         """
         with per_example.full_precision():
             norms = {i: rows for i, view in enumerate(self.views) if (rows := view.squared_norms()) is not None}
@@ -115,13 +115,12 @@ class NoisySum:
                 self.sums[i] = part if total is None else total.add_(part)
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """Return the clipping factors ``c_jl = min(1, C_l / n_jl)`` of all records.
+        """Return the clipping factors ``min(1, C_l / n_jl)``, records x groups of tensors.
 
-        ``n_jl`` is the norm of the gradient of record ``j`` over the tensors of group ``l``, and ``C_l`` is the
-        clipping norm of this group. With joint clipping there is one group, and ``C_1 = C``. With per-layer clipping
-        each tensor is a group, and ``sum_l C_l^2 = C^2``. ``squared`` has the squared norms, records x tensors.
-        ``finite`` marks the records with finite gradients; the others get the factor 0. The result has the shape
-        records x groups.
+        ``n_jl`` is the norm of the gradient of record ``j`` over group ``l``, and ``C_l`` is the clipping norm of the
+        group. With joint clipping all tensors are one group. With per-layer clipping each tensor is a group, and
+        ``sum_l C_l^2 = C^2``. ``squared`` has the squared norms, records x tensors. ``finite`` marks the records with
+        finite gradients; other records get the factor 0.
         """
         grouped = squared if len(self.clips) > 1 else squared.sum(1, keepdim=True)
         over = (grouped.sqrt() * (1.0 + SLACK) + torch.finfo(squared.dtype).tiny).unbind(1)
@@ -131,12 +130,11 @@ class NoisySum:
         return torch.where(finite[:, None], factors, 0.0)
 
     def release(self) -> list[Tensor]:
-        """Return the released mean ``(sum_j c_j G_j + sigma Xi) / (q N)`` of every view.
+        """Return the noisy mean of the clipped gradients, one tensor for each :class:`View`.
 
-        ``G_j`` is the gradient of record ``j`` (with a projection, the projected gradient), and ``c_j`` is its clipping
-        factor. ``Xi`` has independent standard normal entries. ``sigma = z s`` is the noise multiplier times the
-        sensitivity, and ``q N`` is the expected batch size. The means have the order of the views. Call :meth:`begin`
-        before the next batch.
+        The mean is ``(sum_j c_j G_j + sigma Xi) / (q N)``. ``G_j`` is the gradient of record ``j``, or its projection,
+        and ``c_j`` is its clipping factor. ``Xi`` is standard normal, and ``sigma`` is the noise multiplier times the
+        sensitivity. ``q N`` is the expected batch size. Call :meth:`begin` before the next batch.
         """
         sums, count = self.sums, self.count
         self.forget()
@@ -155,10 +153,10 @@ class NoisySum:
             return means
 
     def noisy_count(self, count: Tensor, adaptive: AdaptiveClipping) -> float:
-        """Return the sum of ``count`` over all processes plus noise, in records.
+        """Return the noisy sum of ``b_j - 1/2`` over the records ``j`` of all processes.
 
-        ``count`` is the sum of ``b_j - 1/2`` over the records of this process, where ``b_j`` is 1 if record ``j`` was
-        not clipped, else 0. The noise has the standard deviation ``adaptive.sigma``.
+        ``b_j`` is 1 if record ``j`` was not clipped, else 0. ``count`` is the sum for this process. The noise has the
+        standard deviation ``adaptive.sigma``.
         """
         assert adaptive.sigma is not None
         like = per_example.exact(self.views[0].parameters[0].new_zeros(()))
@@ -166,10 +164,10 @@ class NoisySum:
         return float(self._with_noise([count.to(like)], [like], adaptive.sigma)[0])
 
     def noisy_means(self, sums: list[Tensor | None]) -> list[Tensor]:
-        """Return the noisy sums over all processes, divided by the batch size ``q N``.
+        """Return noisy sums of gradients over all processes, divided by the batch size.
 
-        ``q N`` is the public expected batch size. There is one mean for each view, of the shape of the view. If no
-        record of this process has a gradient for a view, the sum of the view is None and counts as 0.
+        The divisor is the public expected batch size. There is one sum for each :class:`View`. A sum is None if no
+        record of this process has a gradient for the view.
         """
         likes = [view.parameters[0] for view in self.views]
         parts = [
@@ -182,10 +180,10 @@ class NoisySum:
         return [total.div_(self.plan.expected_batch).to(like) for total, like in zip(totals, likes, strict=True)]
 
     def _with_noise(self, parts: list[Tensor], likes: Sequence[Tensor], deviation: float) -> list[Tensor]:
-        """Return the sums of tensors over all processes, with noise added once.
+        """Return the sums of tensors over all processes, with Gaussian noise added once.
 
-        ``parts`` are the tensors of this process. The noise is Gaussian with standard deviation ``deviation``. The
-        noise for a tensor has the dtype and the device of the corresponding entry of ``likes``.
+        ``parts`` are the tensors of this process. ``deviation`` is the standard deviation of the noise. Each of
+        ``likes`` has the dtype and the device of the noise for one tensor.
         """
         totals = self.processes.sum(parts)
         for total, like in zip(totals, likes, strict=True) if self.processes.first else ():

@@ -121,7 +121,7 @@ class Settings:
             raise InvalidParameterError("clipping", self.clipping, "joint with adaptive_clipping_sigma")
 
     def _check_options_of_one_algorithm(self) -> None:
-        """Check the options of single algorithms, and set the default learning rate.
+        """Check options that belong to one algorithm, and set the default learning rate.
 
         Raises :class:`InvalidParameterError` if an option does not belong to the algorithm or contradicts another one.
         """

@@ -1,10 +1,9 @@
-"""Define trained tensors, which store the per-example gradients of a pass.
+"""Define trained tensors, which store the per-example gradients of a loss function.
 
 The weight and the bias of a layer are one matrix (outputs x inputs) whose last input is the constant 1. Every other
-trained tensor is separate. A pass is one call of the loss function with its backward pass. Each use of a matrix in a
-pass stores two factors ``(g, x)``: the gradients of the outputs ``g`` (records x tokens x outputs) and the inputs ``x``
-(records x tokens x inputs). The gradient of record ``j`` is ``G_j = sum_t g_jt x_jt^T``, a sum over tokens ``t``. If
-the factors of a use are not known, whole gradients are stored.
+trained tensor is separate. Each use of a matrix in the loss function stores two factors: the gradients of the outputs
+``g`` (records x tokens x outputs) and the inputs ``x`` (records x tokens x inputs). The gradient of record ``j`` is
+``G_j = sum_t g_jt x_jt^T``, a sum over tokens ``t``. If the factors of a use are not known, whole gradients are stored.
 """
 
 import math
@@ -33,7 +32,7 @@ class Trained:
         module: The layer that contains the tensor.
         weight: The weight of the layer, or the other trained tensor.
         bias: The trained bias of the same layer; None if there is none.
-        is_matrix: True for tensors with at least two dimensions. Other tensors count as one row.
+        is_matrix: True for tensors with at least two dimensions. Any other tensor counts as a matrix with one row.
         is_transposed: True for a weight of shape inputs x outputs, as in transformers' Conv1D.
         only_for: The name of the only algorithm that can train this tensor; None if every algorithm can.
     """
@@ -51,14 +50,14 @@ class Trained:
 
     @property
     def size(self) -> int:
-        """The number of trained entries."""
+        """The number of entries of the trained weight and bias."""
         return sum(p.numel() for p in self.parameters)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape ``(outputs, inputs)``, where the bias counts as one more input.
+        """The shape ``(outputs, inputs)`` of the matrix; its bias counts as one more input.
 
-        A tensor that is not a matrix has one row.
+        A tensor that is not a matrix has one output.
         """
         if not self.is_matrix:
             return 1, self.weight.numel()
@@ -71,9 +70,10 @@ class Trained:
         return outputs, inputs + (self.bias is not None)
 
     def keep(self, g: Tensor | LookedUp, x: Tensor) -> None:
-        """Store the factors ``g`` and ``x`` of one use of the matrix.
+        """Store the gradient factors ``g`` and ``x`` of one use of the matrix in the loss.
 
-        If the gradients take less memory than the factors, the gradients are computed and stored instead.
+        ``g`` has the gradients of the outputs (records x tokens x outputs), and ``x`` the inputs. If whole gradients
+        take less memory than the factors, they are computed and stored instead.
         """
         dtype = self.weight.dtype
         x = x.to(dtype)
@@ -90,7 +90,7 @@ class Trained:
         self.formed = product if self.formed is None else self.formed.add_(product)
 
     def add_whole(self, parameter: nn.Parameter, gradients: Tensor) -> None:
-        """Add the gradients of the weight or the bias to the stored gradients.
+        """Add per-example gradients of the weight or the bias to the stored gradients.
 
         The first dimension of ``gradients`` has the records.
         """
@@ -105,7 +105,7 @@ class Trained:
         self.formed = matrix if self.formed is None else self.formed + matrix
 
     def take(self) -> Gradients | None:
-        """Return the gradients of all records and clear them; None if there are none."""
+        """Return the stored gradients of all records and clear them; None if there are none."""
         factors, formed = self.factors, self.formed
         self.clear()
         if formed is not None:
@@ -127,9 +127,9 @@ class Trained:
         self.factors, self.formed = [], None
 
     def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Yield the weight and the bias, each with its columns of a matrix.
+        """Yield the weight and the bias, each with its columns of ``matrix``.
 
-        The matrix has one column for each input, and the column of the bias is the last one.
+        ``matrix`` has one column for each input of the layer, and the last one is for the bias.
         """
         width = matrix.shape[1] - (self.bias is not None)
         yield self.weight, matrix[:, :width]
@@ -137,14 +137,14 @@ class Trained:
             yield self.bias, matrix[:, width]
 
     def shaped(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
-        """Return columns from :meth:`split` in the shape of the weight or the bias."""
+        """Return columns of a matrix in the shape of the weight or the bias they belong to."""
         part = part.T if self.is_transposed and parameter is self.weight else part
         return part.reshape(parameter.shape)
 
     def laid_out(self, parameter: nn.Parameter, values: Tensor) -> Tensor:
         """Return a view of ``values`` with the shape outputs x inputs.
 
-        ``values`` has the shape of ``parameter``, possibly with more dimensions at the end, which the view also has.
+        ``values`` has the shape of ``parameter``, and possibly more dimensions at the end, which the result keeps.
         """
         if self.is_transposed and parameter is self.weight:
             return values.transpose(0, 1)
@@ -183,7 +183,7 @@ def trained_tensors(module: nn.Module) -> list[Trained]:
 
 
 def _is_pair(layer: nn.Module, unclaimed: dict[str, nn.Parameter]) -> bool:
-    """Return whether a trained weight and a trained bias of a layer form one matrix."""
+    """Return whether a layer has a trained weight and a trained bias of matching shapes."""
     weight, bias = unclaimed.get("weight"), unclaimed.get("bias")
     if weight is None or bias is None or weight.dim() < 2:
         return False
@@ -191,17 +191,15 @@ def _is_pair(layer: nn.Module, unclaimed: dict[str, nn.Parameter]) -> bool:
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Return whether a layer is transformers' Conv1D, which has a transposed weight.
-
-    The weight has the shape inputs x outputs.
-    """
+    """Return whether a layer is transformers' Conv1D, whose weight is inputs x outputs."""
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
 def _check(place: str, parameter: nn.Parameter) -> None:
-    """Raise :class:`InvalidParameterError` for a tensor that cannot be trained.
+    """Raise an error for a trained tensor without a shape or with a wrong dtype.
 
-    Such a tensor is not initialized, or its dtype is not float32 or float64. ``place`` is its layer, for the message.
+    The dtype must be float32 or float64. ``place`` is the name of the layer. The error is
+    :class:`InvalidParameterError`.
     """
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         remedy = "call the module once before make_private"

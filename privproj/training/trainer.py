@@ -1,8 +1,8 @@
 """Define :class:`PrivateTrainer`, a private ``Trainer`` of transformers.
 
 Import the class from ``privproj.integrations.transformers``. The loop of ``Trainer`` draws a batch, calls
-``training_step``, and then calls ``optimizer.step``. In a private run each drawn batch is a whole logical batch, with
-all records of one release. So gradient accumulation is switched off, and each step is one release.
+``training_step``, and then calls ``optimizer.step``. In a private run each drawn batch has all records of one release.
+So gradient accumulation is switched off, and each step is one release.
 """
 
 import copy
@@ -195,9 +195,9 @@ class PrivateTrainer(Trainer):
         return _Passes(loader, private, passes)
 
     def training_step(self, model: nn.Module, inputs: Batch, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the clipped sum of a logical batch and return zero.
+        """Add the clipped gradients of a batch to the sum to release, and return zero.
 
-        ``Trainer`` then calls ``optimizer.step``, which releases the sum.
+        ``Trainer`` then calls ``optimizer.step``, which releases this sum with noise.
 
         Args:
             model: The model, possibly wrapped by Trainer.
@@ -219,7 +219,7 @@ class PrivateTrainer(Trainer):
         return torch.zeros((), device=self.args.device)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: Any = None) -> Any:
-        """Draw the next logical batch, without counting the items in it.
+        """Draw the next private batch, without counting the items in it.
 
         Args:
             epoch_iterator: A pass over the private loader.
@@ -234,7 +234,7 @@ class PrivateTrainer(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Load weights from a checkpoint.
 
-        For M2 on a PEFT model the checkpoint has whole weights from :func:`export_peft`.
+        For M2 on a PEFT model, the checkpoint is a file from :func:`export_peft`.
         """
         if not hasattr(self.model, "trained_by_m2"):
             return super()._load_from_checkpoint(resume_from_checkpoint, model)
@@ -265,7 +265,7 @@ class PrivateTrainer(Trainer):
         return 0
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log epsilon and delta in place of statistics of batches.
+        """Log epsilon and delta in place of statistics of private batches.
 
         Args:
             logs: The values to log.
@@ -281,7 +281,7 @@ class PrivateTrainer(Trainer):
 
 
 class _Passes:
-    """The private loader with a fixed number of batches per pass, as Trainer expects."""
+    """The private loader, with as many batches in each pass as Trainer expects."""
 
     def __init__(self, loader: PrivateLoader, optimizer: PrivateOptimizer, steps: int) -> None:
         self.loader, self.optimizer, self.steps, self.dataset = loader, optimizer, steps, loader.dataset
@@ -305,12 +305,11 @@ class _ReleasesAreSteps(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Set the number of steps, and advance the learning-rate schedule.
+        """Set Trainer's number of steps to the number of releases of the run.
 
-        The number of steps becomes the number of releases.
-
-        Raises :class:`InvalidParameterError` if the ledger has fewer releases than the checkpoint, and
-        :class:`UnsupportedError` if the ledger has releases but no checkpoint is resumed.
+        The learning-rate schedule is advanced to this number too. Raises :class:`InvalidParameterError` if the ledger
+        has fewer releases than the checkpoint, and :class:`UnsupportedError` if the ledger has releases but no
+        checkpoint is resumed.
         """
         optimizer, scheduler = self.trainer.private_optimizer, self.trainer.lr_scheduler
         assert optimizer is not None
@@ -335,7 +334,7 @@ def _names(function: Any) -> set[str]:
 
 
 def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``privacy`` after checking its names.
+    """Return a copy of the arguments ``privacy`` of a trainer after checking their names.
 
     Raises :class:`InvalidParameterError` for names that are not arguments of ``make_private``, for arguments that
     Trainer sets, and if ``delta`` is missing.
@@ -356,7 +355,7 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
-    """Set the clipping norm in ``privacy`` to that of Trainer if ``privacy`` has none.
+    """Use Trainer's ``max_grad_norm`` as the clipping norm if ``privacy`` has none.
 
     Raises :class:`InvalidParameterError` if both are set and differ.
     """

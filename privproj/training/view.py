@@ -1,12 +1,12 @@
-"""Define views and algorithms: the linear image of a gradient that is released.
+"""Define views, the linear maps of gradients that are released, and algorithms.
 
-A view is the linear image of per-example gradients that an algorithm sums and releases, such as a projection. This
-module has the plain view, which is the whole gradient. Other views are in the modules of their algorithms.
+A view is a linear map that an algorithm applies to every record's gradient before summing, such as a projection. The
+plain view, which sums whole gradients, is here. Other views are in the modules of their algorithms.
 
-The gradient of record ``j`` for a matrix is ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs), a sum over tokens ``t``. A
-view of a matrix sums ``c_j G_j P`` over the records, for some matrix ``P`` and the clipping factors ``c_j``. The
-factors of ``G_j P`` are ``g`` and ``x P``. If ``clips_what_it_sums``, the norm of ``G_j P`` is clipped, else the norm
-of ``G_j``. What a view does with a released mean is post-processing.
+The gradient of record ``j`` for a matrix is ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs), a sum over tokens ``t``.
+``g`` has the gradients of the outputs, and ``x`` the inputs. A view of a matrix sums ``c_j G_j P`` over the records,
+for some matrix ``P`` and the clipping factors ``c_j``. The factors of ``G_j P`` are ``g`` and ``x P``. If
+``clips_what_it_sums``, the norm of ``G_j P`` is clipped, else the norm of ``G_j``.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ Update = tuple[Tensor, Tensor | None]
 
 
 class View:
-    """A view that clips, sums and releases whole gradients, as in DP-SGD.
+    """The linear map of DP-SGD, which is the identity, and the base class of others.
 
-    The privacy guarantee needs one property of a view: the summand of a record in ``clipped_sum``, for the factor 1,
-    has at most the norm ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping
-    norm.
+    An algorithm applies a view to every record's gradient, and clips, sums and releases the result. The privacy
+    guarantee needs one property: the summand of a record in ``clipped_sum``, for the factor 1, has at most the norm
+    ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping norm.
 
     A view belongs to one or several tensors ``parameters`` and releases a tensor of shape ``shape``. The wrapped
     optimizer must hold these ``parameters``. ``name`` is the name of the view in messages.
@@ -49,23 +49,20 @@ class View:
         self.seen: Any = ()
 
     def refresh(self, streams: Streams) -> None:
-        """Draw the projection of the next release, before its batch is drawn.
+        """Draw the random projection of the next release, before its batch is drawn.
 
-        This is called once for each release. The plain view draws nothing.
+        This is called once for each release. Whole gradients need no projection, so this default does nothing.
         """
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return ``x P``; for the plain view, with ``P = I``, this is ``x``.
-
-        The last dimension of ``x`` has the inputs.
-        """
+        """Return the inputs ``x`` of a layer times the projection; here ``x`` itself."""
         return x
 
     def squared_norms(self) -> Tensor | None:
-        """Return the squared norm to be clipped, for each record.
+        """Return the squared norm of each record's gradient, as it is to be clipped.
 
-        The result is ``|G_j P|^2`` if ``clips_what_it_sums``, else ``|G_j|^2``. The result is None if no gradients were
-        captured. ``G_j`` is the gradient of record ``j``. ``P`` is the projection of the view (module docstring).
+        If ``clips_what_it_sums``, this is the norm of the projected gradient, else of the whole gradient. The result is
+        None if no gradients were captured.
         """
         # A pass that failed before its sum may have left gradients here.
         self.seen, captured = (), self.trained.take()
@@ -76,29 +73,28 @@ class View:
         return per_example.squared_norms(*(self.seen if self.clips_what_it_sums else captured))
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the sum ``sum_j c_j G_j P`` over the records, in double precision.
+        """Return the weighted sum of all records' projected gradients, in double precision.
 
-        The sum has as many entries as ``shape``. ``c`` has the clipping factor of each record. ``mask`` is True for
-        records with finite gradients; other records count as 0. If ``mask`` is None, all gradients are finite. ``G_j``
-        is the gradient of record ``j``. ``P`` is the projection of the view (module docstring).
+        ``c`` has the clipping factor of each record, which is its weight. ``mask`` is True for records with finite
+        gradients; other records count as 0. If ``mask`` is None, all gradients are finite. The sum has as many entries
+        as ``shape``.
         """
         seen, self.seen = self.seen, ()
         return per_example.clipped_sum(c, *seen, mask=mask)
 
     def update(self, mean: Tensor) -> Update:
-        """Return the gradient estimate for a released mean: by default the mean itself.
+        """Return the gradient estimate for a released mean, by default the mean itself.
 
-        ``mean`` has the shape ``shape``. The result ``(L, R)`` means the product ``L R``, and ``(L, None)`` means
-        ``L``.
+        The result ``(L, R)`` means the product ``L R``, and ``(L, None)`` means ``L``.
         """
         return mean, None
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """Set a released mean as the gradient for the next step of the wrapped optimizer.
+        """Set the gradient of the parameters from a released mean, for the next step.
 
-        ``mean`` has the shape ``shape``. ``group`` is the parameter group of the first of ``parameters``. ``plain`` is
-        True if the wrapped optimizer is SGD without momentum. Then a low-rank update is added to the weight directly,
-        so that no gradient of the size of the weight is computed. This needs weight and bias in one group.
+        ``group`` is the parameter group of the first of ``parameters``. ``plain`` is True if the wrapped optimizer is
+        SGD without momentum. Then a low-rank update is added to the weight directly, so that no gradient of the size of
+        the weight is computed. This needs weight and bias in one group.
         """
         left, right = self.update(mean)
         if right is not None and plain and {id(p) for p in self.parameters} <= {id(p) for p in group["params"]}:
@@ -109,10 +105,9 @@ class View:
 
 @torch.no_grad()
 def _merge(trained: Trained, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
-    """Make the SGD step ``W <- (1 - lr wd) W - lr L R`` on a weight and its bias.
+    """Make the SGD step ``W <- (1 - lr wd) W - lr left right`` on a weight and its bias.
 
-    ``L`` is ``left``, ``R`` is ``right``, and ``group`` has the learning rate ``lr`` and the weight decay ``wd``. The
-    weight and the bias are changed in place.
+    ``group`` has the learning rate ``lr`` and the weight decay ``wd``. The weight and the bias are changed in place.
     """
     for parameter, part in trained.split(right):
         # W <- (1 - lr wd) W.
@@ -135,33 +130,29 @@ Accounting = Callable[[list[Shape], tuple[int, ...], tuple[float, ...] | None], 
 
 
 def _as_gaussian(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian:
-    """Return the Gaussian mechanism.
-
-    It describes every algorithm for which the clipped norm is the norm of the summand.
-    """
+    # This describes every algorithm for which the clipped norm is the norm of the summand.
     return Gaussian()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """The definition of a training algorithm: views, mechanism and requirements.
+    """The definition of a training algorithm: what it releases, and its mechanism.
 
-    The privacy guarantee needs ``accounted_as`` and ``view`` to agree: the mechanism from ``accounted_as`` must
-    describe the release of the view.
+    The privacy guarantee needs the mechanism from ``accounted_as`` to describe the release of ``view``.
 
     Attributes:
         name: The name in the public API.
         summary: One sentence about what the algorithm does.
         rank: "projection" if the algorithm draws projections of this rank. "module" if the rank is that of the adapters
             in the module. "none" if there is no rank.
-        has_frame: True if users can choose how a release is lifted back: in the Haar or in the Wishart frame
+        has_frame: True if users can choose how a release is mapped back to the size of the weight: "haar" or "wishart"
             (:class:`privproj.training.algorithms.projected.Projected`).
         accounted_as: Called with the shapes, the ranks and the shares of the squared clipping norm of all tensors;
             returns the mechanism of one release. The noise multiplier of this mechanism is None.
-        view: Called with a trained matrix, the plan and the rank for this matrix; returns the view of the matrix. Other
-            trained tensors always have the plain view.
-        subspace_view: Called with all trained tensors and a subspace; returns one view of all tensors, in place of one
-            view for each. An algorithm with such a view needs a subspace and joint clipping.
+        view: Called with a trained matrix, the plan and the rank for this matrix; returns the :class:`View` of the
+            matrix, the linear map of its gradients. Other trained tensors always have the identity.
+        subspace_view: Called with all trained tensors and a subspace; returns one :class:`View` of all tensors, in
+            place of one for each. An algorithm with such a view needs a subspace and joint clipping.
         check_layer: Called with the name of the selected algorithm and a trained tensor; raises
             :class:`InvalidParameterError` if that algorithm must not train the tensor. If the attribute ``only_for`` of
             a tensor names this algorithm, ``check_layer`` is also called when another algorithm is selected.
@@ -184,23 +175,26 @@ class Algorithm:
 
     @property
     def projects(self) -> bool:
-        """Whether the algorithm draws random projections."""
+        """True if the algorithm draws random projections."""
         return self.rank == "projection"
 
     @property
     def needs_subspace(self) -> bool:
-        """Whether the algorithm needs a subspace that was computed before."""
+        """True if the algorithm needs a subspace that was computed before."""
         return self.subspace_view is not None
 
     def shape(self, trained: Trained) -> Shape:
         """Return ``(outputs, inputs, projected)`` of one trained tensor for accounting.
 
-        A tensor that is not a matrix counts as one unprojected row.
+        ``projected`` is True if the inputs are projected. A tensor that is not a matrix counts as one unprojected row.
         """
         return (*trained.shape, self.projects) if trained.is_matrix else (1, trained.size, False)
 
     def views(self, trained: list[Trained], plan: Plan) -> list[View]:
-        """Return the views: one for each trained tensor, or a single one for a subspace."""
+        """Return the linear maps of gradients: one for each trained tensor, or one for all.
+
+        A single :class:`View` for all tensors is used if the algorithm needs a subspace.
+        """
         if self.subspace_view is not None:
             return [self.subspace_view(trained, plan.algorithm.subspace)]
         return [

@@ -1,8 +1,8 @@
-"""List the training algorithms; each family of algorithms has a file.
+"""List the training algorithms, and import their definitions at first use.
 
-To add an algorithm, write a file here with its record, add a line to :data:`FILES`, and write a test. The record is a
-:class:`privproj.training.view.Algorithm` in the tuple ``RECORDS`` of the file. A file is imported at the first use of
-its algorithms. This module does not import torch, so that the command line lists the algorithms quickly.
+To add an algorithm, write a file in this folder, add a line to :data:`FILES`, and write a test. The tuple ``RECORDS``
+of the file has one :class:`privproj.training.view.Algorithm` for each algorithm. This module does not import torch, so
+that the command line lists the algorithms quickly.
 """
 
 from importlib import import_module
@@ -30,13 +30,13 @@ MEMBERSHIP_ALGORITHMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "projec
 
 
 def load(name: str) -> Any:
-    """Return the record of a training algorithm, imported from its file.
+    """Return the definition of a training algorithm, imported at first use.
 
     Args:
         name: One of :data:`ALGORITHMS`.
 
     Returns:
-        The record, a :class:`privproj.training.view.Algorithm`.
+        The definition, a :class:`privproj.training.view.Algorithm`.
 
     Raises:
         InvalidParameterError: There is no algorithm of that name.

@@ -1,8 +1,8 @@
-"""Define LoRA with frozen random factors: DP-LoRA-FA and a variant, also for PEFT.
+"""Define DP-SGD on LoRA adapters whose random factor ``A`` is frozen (DP-LoRA-FA).
 
-Only the ``B`` factors are trained, and whole modules that PEFT trains too, such as a new head. The whole gradient of
-these tensors is clipped, and noise is added to the whole sum. So this is DP-SGD on fewer weights. For PEFT models there
-is also M2, which trains the adapted weights themselves.
+The trained tensors are the ``B`` factors and modules that PEFT trains as a whole, such as a new head. So this is DP-SGD
+on fewer weights. A variant merges the adapters and draws new ones every few steps. For PEFT models this module also
+prepares M2, which trains the adapted weights themselves.
 """
 
 import re
@@ -29,8 +29,9 @@ Picks = Callable[[str, nn.Linear], bool]
 class FrozenLoRA(nn.Module):
     """A linear layer with a LoRA adapter and frozen ``A``: ``y = W x + b + s B A x``.
 
-    ``s`` is a fixed scale. ``W``, ``b`` and ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen. Only ``B`` (outputs
-    x rank) is trained, and it starts at zero. ``A`` comes from public randomness and may be published with the adapter.
+    The scale ``s`` is fixed. ``W``, ``b`` and ``A`` (rank x inputs, entries N(0, 1/rank)) are frozen. Only ``B``
+    (outputs x rank) is trained, and it starts at zero. ``A`` comes from public randomness and may be published with the
+    adapter.
 
     Args:
         base: The linear layer to adapt. Its tensors are frozen.
@@ -65,10 +66,10 @@ class FrozenLoRA(nn.Module):
 
     @torch.no_grad()
     def draw(self, stream: torch.Generator) -> None:
-        """Draw a new ``A`` and set ``B = 0``, so that ``s B A`` is zero.
+        """Draw a new factor ``A`` of the adapter, and set its factor ``B`` to zero.
 
         Args:
-            stream: The random generator for ``A``.
+            stream: The random generator for ``A``, on the device of the layer.
         """
         weight = self.lora_A.weight
         # A = N/sqrt(r).
@@ -77,9 +78,9 @@ class FrozenLoRA(nn.Module):
 
     @torch.no_grad()
     def merge(self, stream: torch.Generator) -> None:
-        """Set ``W <- W + s B A``, and draw a new adapter with ``B = 0``.
+        """Add the adapter to the weight of the layer, and start a new adapter.
 
-        The outputs of the layer do not change.
+        The new adapter has ``B = 0``, so the outputs of the layer do not change.
 
         Args:
             stream: The random generator for the new ``A``.
@@ -107,13 +108,13 @@ def add_frozen_lora(
 ) -> nn.Module:  # fmt: skip
     """Wrap linear layers of a module in :class:`FrozenLoRA`; freeze all other tensors.
 
-    Build the optimizer from the trained tensors afterwards. The module is changed in place. If the module itself is a
-    linear layer, a wrapped layer is returned.
+    Call this before you build the optimizer. The module is changed in place. If the module itself is a linear layer, a
+    wrapped layer is returned.
 
     Args:
         module: The module to adapt.
         rank: Rank of every adapter, from 1 to the number of inputs of the narrowest adapted layer.
-        alpha: LoRA's ``alpha``: the scale is ``s = alpha / rank``. None: ``s = 1``.
+        alpha: LoRA's ``alpha``: the output of an adapter is multiplied by ``alpha / rank``. None: by 1.
         where: Called with the name of a linear layer and the layer; returns True to adapt the layer. None: all linear
             layers are adapted. ``where`` is not called if the module itself is a linear layer.
         insecure_seed: A whole number of at least 0 that makes the factors ``A`` repeatable. None: they come from a
@@ -137,11 +138,11 @@ def add_frozen_lora(
 
 
 def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
-    """Freeze a module, wrap its selected linear layers, and return the module.
+    """Freeze a module, replace its selected linear layers, and return the module.
 
-    ``wrap`` returns the wrapped layer. ``where`` selects layers by name and layer; None selects all. If the module
-    itself is a linear layer, the wrapped layer is returned. Raises :class:`InvalidParameterError` if no
-    layer is selected.
+    ``wrap`` is called with a linear layer and returns its replacement. ``where`` is called with a name and a layer, and
+    returns True to select the layer; None selects all. If the module itself is a linear layer, its replacement is
+    returned. Raises :class:`InvalidParameterError` if no layer is selected.
     """
     module.requires_grad_(False)
     if isinstance(module, nn.Linear):
@@ -157,12 +158,12 @@ def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where
 
 
 def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Module:
-    """Prepare a model that PEFT wrapped for LoRA for private training.
+    """Prepare a PEFT model with LoRA adapters for private training.
 
-    Call this before you build the optimizer. The model is the result of
-    ``peft.get_peft_model(model, peft.LoraConfig(...))``. If the model has several adapters, only active ones are used.
-    Whole modules that PEFT trains (``modules_to_save``, such as a new classification head) remain trained. Adapters of
-    embeddings and of attention are not supported.
+    Call this before you build the optimizer. The model is the result of ``peft.get_peft_model(model,
+    peft.LoraConfig(...))``. If the model has several adapters, only active ones are used. Whole modules that PEFT
+    trains (``modules_to_save``, such as a new classification head) remain trained. Adapters of embeddings and of
+    attention are not supported.
 
     Args:
         model: The wrapped model. It is changed in place.
@@ -170,15 +171,15 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
             release together. "m2" freezes both factors and trains the weights that they adapt; the factors have no
             effect, because ``B`` is zero. The projection of a weight has the rank of its adapter. The projections of
             the matrices of the head have the largest of these ranks. A rank in the ``Method`` of :func:`make_private`
-            replaces them all. ``model.save_pretrained`` then saves the trained weights, as :func:`export_peft` does,
-            and no adapter.
+            replaces them all. ``model.save_pretrained`` then saves the trained weights in place of an adapter, as
+            :func:`export_peft` does.
 
     Returns:
         The same model.
 
     Raises:
-        InvalidParameterError: ``algorithm`` is unknown, or the model has no LoRA layers, has adapters of embeddings or
-            attention, or has trained tensors outside adapters and heads. For "m2" also: a B factor is not zero, or the
+        InvalidParameterError: ``algorithm`` is unknown. The model has no LoRA layers, adapters of embeddings or
+            attention, or trained tensors outside adapters and heads. For "m2" also: a B factor is not zero, or the
             model uses a variant of LoRA such as DoRA.
 
     >>> import torch
@@ -209,10 +210,10 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
 
 
 def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]) -> None:
-    """Mark the adapted weights as trained, and store the ranks of their projections.
+    """Make the weights under LoRA adapters trainable, and store their projection ranks.
 
-    An adapted weight has the rank of its adapter. The matrices of heads have the largest of these ranks. Raises
-    :class:`InvalidParameterError` if a B factor is not zero, or for a variant of LoRA such as DoRA.
+    The projection of a weight has the rank of its adapter. Matrices in ``heads`` have the largest of these ranks.
+    Raises :class:`InvalidParameterError` if a LoRA ``B`` factor is not zero, or for a variant such as DoRA.
     """
     ranks = [1]
     for layer in layers:
@@ -238,12 +239,12 @@ def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]
 
 
 def _active_factors(layer: Any) -> list[nn.Linear]:
-    """Return the B factors of the active adapters of a layer."""
+    """Return the LoRA ``B`` factors of the active adapters of a PEFT layer."""
     return [layer.lora_B[name] for name in layer.active_adapters if name in layer.lora_B]
 
 
 def _active_heads(model: nn.Module) -> list[nn.Module]:
-    """Return the modules that PEFT trains as a whole, for active adapters only."""
+    """Return the modules in PEFT's ``modules_to_save`` that belong to active adapters."""
     wrappers: list[Any] = [
         part for part in model.modules() if isinstance(getattr(part, "modules_to_save", None), nn.ModuleDict)
     ]
@@ -251,9 +252,9 @@ def _active_heads(model: nn.Module) -> list[nn.Module]:
 
 
 def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[nn.Module]) -> None:
-    """Raise an error if a tensor outside of adapters and heads is trained.
+    """Raise an error for a trained tensor outside of adapters and PEFT heads.
 
-    The weights that are adapted may be trained too. The error is :class:`InvalidParameterError`.
+    The adapted weights may be trained too. The error is :class:`InvalidParameterError`.
     """
     allowed = {id(p) for part in (*layers, *heads) for p in part.parameters()}
     allowed -= {id(p) for layer in layers for n, p in layer.base_layer.named_parameters() if n != "weight"}
@@ -266,15 +267,11 @@ def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[
 
 
 def _has_matrix(module: nn.Module) -> bool:
-    """Return whether a module itself, without its submodules, has a matrix."""
     return any(p.dim() >= 2 for p in module.parameters(recurse=False))
 
 
 def _check_adapts_linear(layer: Any) -> None:
-    """Raise an error unless an adapter adapts a linear layer or a 2-d convolution.
-
-    The error is :class:`InvalidParameterError`.
-    """
+    """Raise an error unless an adapter is on a linear layer or a 2-d convolution."""
     base = layer.base_layer
     if not len(layer.lora_B) or not (isinstance(base, nn.Linear | nn.Conv2d) or is_conv1d(base)):
         kind = type(base).__name__
@@ -286,11 +283,11 @@ SAVED_WEIGHTS = "m2_weights.safetensors"  # name of the file that export_peft wr
 
 
 def export_peft(model: nn.Module, directory: str | Path) -> Path:
-    """Save the weights that M2 trained in a model from ``prepare_peft(model, "m2")``.
+    """Save the weights that M2 (:class:`privproj.M2`) trained in a PEFT model.
 
-    M2 trains the weights that LoRA adapts. The sum of the steps of M2 does not have low rank, so an adapter cannot
-    represent the trained weights. The names in the file are those of the model without adapters. :func:`import_peft`
-    loads the file into a base model or a wrapped one. Without privproj, call
+    The model is from ``prepare_peft(model, "m2")``. M2 trains the weights that LoRA adapts. The sum of the steps of M2
+    does not have low rank, so an adapter cannot represent the trained weights. Tensors in the file have the names of
+    the model without adapters. :func:`import_peft` loads the file. Without privproj, call
     ``base.load_state_dict(safetensors.torch.load_file(path), strict=False)``. The file is written atomically.
 
     Args:
@@ -325,7 +322,7 @@ def export_peft(model: nn.Module, directory: str | Path) -> Path:
 
 @torch.no_grad()
 def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
-    """Load the weights that :func:`export_peft` saved into the base model.
+    """Load the weights from :func:`export_peft` into the base model.
 
     The model may be wrapped by PEFT or not.
 
@@ -365,7 +362,7 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
 
 
 def _plain_names(model: nn.Module) -> dict[str, str]:
-    """Map the name of every parameter to its name in the model without PEFT.
+    """Map the name of every parameter of a PEFT model to its name in the base model.
 
     Heads of inactive adapters keep the names that PEFT gives them.
     """
@@ -380,11 +377,10 @@ def _plain_names(model: nn.Module) -> dict[str, str]:
 def _save_trained(
     model: nn.Module, save_directory: str | Path, *saved: object, is_main_process: bool = True, **options: object
 ) -> None:
-    """Save the trained weights, in place of PEFT's ``save_pretrained``, for M2.
+    """Save the weights that M2 trained, in place of ``save_pretrained`` of a PEFT model.
 
-    The options ``state_dict`` and ``safe_serialization``, which a Trainer passes, are ignored: the weights are those of
-    the model. Raises :class:`InvalidParameterError` for other options. It is also raised for a folder with a PEFT
-    adapter, because PEFT would load that adapter.
+    The options ``state_dict`` and ``safe_serialization`` are ignored, because transformers' Trainer passes them. Raises
+    :class:`InvalidParameterError` for other options, and for a folder with an adapter, because PEFT would load it.
     """
     others = [name for name in options if name not in ("state_dict", "safe_serialization") and options[name]]
     if saved or others:
@@ -398,11 +394,11 @@ def _save_trained(
 
 
 def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
-    """Return a hook that merges and resamples adapters after every ``every`` steps.
+    """Return a hook that merges LoRA adapters and draws new ones every few steps.
 
-    The hook calls :meth:`FrozenLoRA.merge`: it adds the adapter to the weight, sets ``B = 0``, and draws a new ``A``.
-    Each step is accounted as a step of DP-LoRA-FA. The randomness of ``A`` does not reduce epsilon, because from the
-    second step after a draw gradients depend on ``A``.
+    The hook calls :meth:`FrozenLoRA.merge` after every ``plan.algorithm.every`` steps. Each step is accounted as DP-SGD
+    on the ``B`` factors. The randomness of ``A`` does not reduce epsilon, because from the second step after a draw
+    gradients depend on ``A``.
     """
     layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
     if not layers:
@@ -417,7 +413,7 @@ def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any]
 
 
 def _check_trains_b(algorithm: str, trained: Trained) -> None:
-    """Raise an error unless a trained tensor is a ``B`` factor or belongs to a head.
+    """Raise an error unless a trained tensor is a LoRA ``B`` factor or in a PEFT head.
 
     A head is a module that PEFT trains as a whole. The error is :class:`InvalidParameterError`.
     """

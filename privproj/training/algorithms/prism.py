@@ -1,15 +1,13 @@
 """Define PRISM: private steps on the manifold of rank-r matrices.
 
-The method is from arXiv 2606.00944. Each record's gradient is projected to the tangent space of the manifold at the
-current matrix ``Z = U diag(s) V^T``. This tangent vector is clipped, and noise is added to the sum. The tangent space
-depends on past releases only, so this is the subsampled Gaussian mechanism at any rank (C3: Gaussian profile; C17:
-subsampling). Everything that is computed from the release, such as the lift to factors and all moments, is
-post-processing.
+The method is from arXiv 2606.00944. PRISM projects each record's gradient to the tangent space of the manifold at the
+current matrix ``Z``. It clips this tangent vector and adds noise to the sum. The tangent space depends on past releases
+only, so a step is the subsampled Gaussian mechanism at any rank (C3: Gaussian profile; C17: subsampling). The move
+along the released tangent vector is post-processing.
 
-A tangent vector at ``Z`` (m x n, rank r) is ``xi = U K V^T + Up V^T + U Vp^T`` with ``U^T Up = 0`` and ``V^T Vp = 0``.
-``P_T`` is the projection to the tangent space. The retraction ``Retr(Z - lr xi)`` is the best approximation of rank r,
-by a truncated singular value decomposition. The balanced factors of ``Z`` are ``A = U s^1/2`` and ``B = V s^1/2``. The
-horizontal lift of ``xi`` is the pair ``(dA, dB)`` with ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``.
+A tangent vector at ``Z = U diag(s) V^T`` (m x n, rank r) is ``xi = U K V^T + Up V^T + U Vp^T`` with ``U^T Up = 0`` and
+``V^T Vp = 0``. The balanced factors of ``Z`` are ``A = U s^1/2`` and ``B = V s^1/2``. The horizontal lift of ``xi`` is
+the pair ``(dA, dB)`` with ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``.
 """
 
 import math
@@ -33,23 +31,22 @@ from privproj.training.view import Algorithm, View
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Options of PRISM's step from a released tangent vector ``xi``.
+    """Options of the step that PRISM makes from a released tangent vector ``xi``.
 
-    The step is post-processing. The momentum and the second moments start at the first release. Let ``C`` be the
-    clipping norm, ``q N`` the expected batch size, and ``z`` the noise multiplier. The ridge is added to a second
-    moment of releases, which has the unit of ``(C/(q N))^2``. So the ridge is proportional to ``(z C/(q N))^2``. The
-    paper has ``z C^2/(q N)`` instead, which has another unit.
+    PRISM trains a low-rank matrix ``Z``. The step is post-processing. The first release initializes the momentum and
+    the second moments.
 
     Args:
-        kind: "plain" or "adaptive". A plain step goes from ``Z`` to the retraction ``Retr(Z - lr m)``, where ``Z`` is
-            the low-rank matrix, ``m`` the momentum and ``lr`` the learning rate. An adaptive step, as in the paper,
-            divides the lifted momentum by the root of second moments of the lifted releases. With "adaptive", steps are
-            plain as long as the smallest singular value is at most ``floor``.
+        kind: "plain" or "adaptive". A plain step goes from ``Z`` to the best approximation of ``Z - lr m`` with the
+            rank of ``Z``, where ``m`` is the momentum and ``lr`` the learning rate. An adaptive step, as in the paper,
+            first divides the momentum of the two factors of ``Z`` by the root of second moments.
         momentum: Weight of the past in the momentum ``m <- momentum m + (1 - momentum) xi``, from 0 to below 1.
         beta2: Weight of the past in the second moments, from 0 to below 1. For "adaptive" only.
-        ridge: Factor in the ridge ``ridge tr(D)/r`` that is added to the second moments, above 0. ``D`` is the second
-            moment of lifted noise, and ``r`` is the rank. For "adaptive" only.
-        floor: The smallest singular value must exceed this number for adaptive steps, above 0.
+        ridge: Positive factor. ``ridge tr(D)/r`` is added to the second moments, where ``D`` is the second moment of
+            the noise in the release and ``r`` the rank. This sum is proportional to ``(z C/(q N))^2``, with noise
+            multiplier ``z``, clipping norm ``C`` and expected batch size ``q N``. The paper adds ``z C^2/(q N)``, which
+            has another unit than the second moments. For "adaptive" only.
+        floor: Steps are plain while the smallest singular value of ``Z`` is at most this positive number.
 
     >>> from privproj.training import Steps
     >>> Steps(momentum=0.5).kind
@@ -66,18 +63,17 @@ class Steps:
 class PrismLinear(nn.Module):
     """A linear layer with a trained low-rank part: ``y = W x + b + U (s * (V^T x))``.
 
-    ``W`` and ``b`` are frozen. The rank-r matrix ``U diag(s) V^T`` is trained and starts at zero. ``U`` (outputs x
-    rank) and ``V`` (inputs x rank) start as uniformly random orthonormal bases from public randomness, and ``s`` at
-    zero.
+    ``W`` and ``b`` are frozen. The matrix ``U diag(s) V^T`` is trained and starts at zero. ``U`` (outputs x rank) and
+    ``V`` (inputs x rank) start as uniformly random orthonormal bases from public randomness, and ``s`` at zero.
 
     Args:
         base: The linear layer to adapt. Its tensors are frozen.
-        rank: Rank of the trained part, from 1 to the smaller side of the layer.
-        steps: Options of the step.
+        rank: Rank of the trained part, at least 1 and at most the numbers of inputs and of outputs.
+        steps: Options of the training steps.
         stream: The random generator for the bases, on the device of the layer.
 
     Raises:
-        InvalidParameterError: ``rank`` is not a whole number from 1 to the smaller side of the layer.
+        InvalidParameterError: ``rank`` is outside its range.
 
     >>> import torch
     >>> from privproj.training import PrismLinear, Steps
@@ -112,13 +108,13 @@ class PrismLinear(nn.Module):
         return self.base(x) + low_rank(x, self.u, self.s, self.v)
 
     def trained_as(self, name: str) -> "_TrainedLowRank":
-        """Return the low-rank part as one trained matrix with the parameters U, s and V.
+        """Return the low-rank part of the layer as one trained matrix.
 
         Args:
-            name: The name of the layer in its module, for messages.
+            name: The name of the layer in its module, for error messages.
 
         Returns:
-            The trained matrix.
+            The matrix ``U diag(s) V^T``, whose parameters are ``U``, ``s`` and ``V``.
         """
         return _TrainedLowRank(name, self)
 
@@ -126,7 +122,7 @@ class PrismLinear(nn.Module):
 def low_rank(x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Tensor:
     """Return ``U (s * (V^T x))``, the output of the low-rank part of a layer.
 
-    During training the gradient is captured (:mod:`privproj.training.capture`).
+    During training :mod:`privproj.training.capture` intercepts this function to compute per-example gradients.
     """
     if has_torch_function((x, u, s, v)):
         return handle_torch_function(low_rank, (x, u, s, v), x, u, s, v)
@@ -134,9 +130,9 @@ def low_rank(x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Tensor:
 
 
 def _capture_low_rank(during: AllRecords, x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Any:
-    """Return ``low_rank`` for all records, and capture the factors of the gradient.
+    """Return :func:`low_rank` for all records, and store the factors of their gradients.
 
-    Raises :class:`InvalidParameterError` if ``u`` is not a factor of a PRISM layer, or within ``torch.func``.
+    Raises :class:`InvalidParameterError` if ``u`` is not in a PRISM layer, or within a transform of ``torch.func``.
     """
     trained, _ = during.copies.get(id(u), (None, None))
     if not isinstance(trained, _TrainedLowRank) or during.takes_gradients:
@@ -158,13 +154,13 @@ def add_prism(
 ) -> nn.Module:
     """Wrap linear layers of a module in :class:`PrismLinear`; freeze other tensors.
 
-    Build the optimizer from the trained tensors afterwards. The module is changed in place. If the module itself is a
-    linear layer, a wrapped layer is returned.
+    Call this before you build the optimizer. The module is changed in place. If the module itself is a linear layer, a
+    wrapped layer is returned.
 
     Args:
         module: The module to adapt.
-        rank: Rank of every trained part, from 1 to the smallest side of an adapted layer.
-        steps: Options of the step. None: ``Steps()``, the adaptive steps of the paper.
+        rank: Rank of every trained part, at least 1 and at most the inputs and the outputs of every adapted layer.
+        steps: Options of the training steps. None: ``Steps()``, the adaptive steps of the paper.
         where: Called with the name of a linear layer and the layer; returns True to adapt the layer. None: all linear
             layers are adapted. ``where`` is not called if the module itself is a linear layer.
         insecure_seed: A whole number of at least 0 that makes the bases repeatable. None: they come from a generator
@@ -194,9 +190,10 @@ def add_prism(
 
 
 class Point(NamedTuple):
-    """A matrix ``Z = U diag(s) V^T`` of rank ``r``, as its factors.
+    """The singular value decomposition ``U diag(s) V^T`` of a matrix of rank ``r``.
 
-    ``U`` (m x r) and ``V`` (n x r) are orthonormal, and the entries of ``s`` are nonnegative in descending order.
+    ``U`` (m x r) and ``V`` (n x r) have orthonormal columns, and the entries of ``s`` are nonnegative in descending
+    order.
     """
 
     u: Tensor
@@ -205,9 +202,10 @@ class Point(NamedTuple):
 
 
 class _Tangent(NamedTuple):
-    """A tangent vector ``xi = U K V^T + Up V^T + U Vp^T`` at ``Z = U diag(s) V^T``.
+    """A tangent vector ``U K V^T + Up V^T + U Vp^T`` of the manifold of rank-r matrices.
 
-    ``K`` is r x r, ``Up`` is m x r, and ``Vp`` is n x r.
+    The vector is tangent at the matrix ``Z = U diag(s) V^T`` (m x n). ``K`` is r x r, ``Up`` is m x r, and ``Vp`` is n
+    x r.
     """
 
     k: Tensor
@@ -215,21 +213,18 @@ class _Tangent(NamedTuple):
     vp: Tensor
 
     def flat(self) -> Tensor:
-        """Return the entries of the three matrices ``K``, ``Up`` and ``Vp`` as one vector."""
+        """Return the coordinates of this tangent vector, three matrices, as one vector."""
         return torch.cat([part.flatten() for part in self])
 
     def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
-        """Return ``beta xi + (1 - beta) other``, where ``xi`` is this tangent vector.
-
-        Both tangent vectors are at the same point.
-        """
+        """Return the weighted mean ``beta self + (1 - beta) other`` of two tangent vectors."""
         return _Tangent(*(beta * one + (1.0 - beta) * another for one, another in zip(self, other, strict=True)))
 
 
 def from_flat(row: Tensor, at: Point) -> _Tangent:
-    """Return the tangent vector with the coordinates ``row``, in the order of :meth:`_Tangent.flat`.
+    """Return the tangent vector at the point ``at`` with the coordinates ``row``.
 
-    ``Up`` and ``Vp`` are made orthogonal to the bases ``U`` and ``V`` of the point ``at``.
+    The coordinates have the order of :meth:`_Tangent.flat`. They are projected to the tangent space.
     """
     (m, r), n = at.u.shape, at.v.shape[0]
     k, up, vp = row.split([r * r, m * r, n * r])
@@ -237,28 +232,25 @@ def from_flat(row: Tensor, at: Point) -> _Tangent:
 
 
 def _orthogonal(xi: _Tangent, at: Point) -> _Tangent:
-    """Return ``xi`` with ``Up`` and ``Vp`` orthogonal to the bases ``U`` and ``V``.
+    """Return a tangent vector projected to the tangent space at a point.
 
-    ``Up`` is replaced by ``(I - U U^T) Up``, and ``Vp`` by ``(I - V V^T) Vp``.
+    ``(I - U U^T) Up`` replaces ``Up`` and ``(I - V V^T) Vp`` replaces ``Vp``, with the bases ``U`` and ``V`` of the
+    point.
     """
     return _Tangent(xi.k, xi.up - at.u @ (at.u.T @ xi.up), xi.vp - at.v @ (at.v.T @ xi.vp))
 
 
 def from_products(gv: Tensor, gtu: Tensor, at: Point) -> _Tangent:
-    """Return the projection ``P_T(G)`` of a matrix ``G`` to the tangent space.
+    """Return the projection of a matrix ``G`` (m x n) to the tangent space at a point.
 
-    ``gv`` is ``G V`` (m x r), ``gtu`` is ``G^T U`` (n x r), and ``G`` is m x n. ``U`` and ``V`` are the bases of the
-    point ``at``.
+    ``gv`` is ``G V`` and ``gtu`` is ``G^T U``, with the bases ``U`` and ``V`` of the point ``at``.
     """
     # K = U^T G V, Up = (I - U U^T) G V, Vp = (I - V V^T) G^T U.
     return _orthogonal(_Tangent(at.u.T @ gv, gv, gtu), at)
 
 
 def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
-    """Return the best rank-``rank`` approximation of ``left core right^T``.
-
-    The factors ``left`` and ``right`` should have few columns.
-    """
+    """Return the best rank-``rank`` approximation of ``left core right^T``."""
     # left core right^T = Ql (Rl core Rr^T) Qr^T, and the inner matrix is small.
     ql, rl = torch.linalg.qr(left)
     qr, rr = torch.linalg.qr(right)
@@ -267,19 +259,18 @@ def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
 
 
 def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
-    """Return the retraction ``Retr(Z - rate xi)``, where ``Z`` is the point ``at``.
+    """Return the best approximation of ``Z - rate xi`` that has the rank of ``Z``.
 
-    The result is the best approximation of rank r, by a truncated singular value decomposition.
+    ``Z`` is the matrix of the point ``at``, and ``xi`` is a tangent vector at ``Z``.
     """
     # Z - rate xi = [U, Up] [[diag(s) - rate K, -rate I], [-rate I, 0]] [V, Vp]^T.
     return _moved(at.u, xi.up, torch.diag(at.s) - rate * xi.k, at.v, xi.vp, rate)
 
 
 def _moved(a: Tensor, ascent_a: Tensor, core: Tensor, b: Tensor, ascent_b: Tensor, rate: float) -> Point:
-    """Return a low-rank approximation of ``A core B^T - rate (dA B^T + A dB^T)``.
+    """Return the best rank-r approximation of ``A core B^T - rate (dA B^T + A dB^T)``.
 
-    ``A`` is ``a``, ``B`` is ``b``, ``dA`` is ``ascent_a`` and ``dB`` is ``ascent_b``. The result is the best
-    approximation whose rank is the number of columns of ``A``.
+    ``A`` is ``a``, ``dA`` is ``ascent_a``, and likewise for ``B``. ``r`` is the number of columns of ``A``.
     """
     # [A, dA] [[core, -rate I], [-rate I, 0]] [B, dB]^T.
     one = torch.eye(len(core), dtype=core.dtype, device=core.device)
@@ -288,10 +279,7 @@ def _moved(a: Tensor, ascent_a: Tensor, core: Tensor, b: Tensor, ascent_b: Tenso
 
 
 def transported(xi: _Tangent, old: Point, new: Point) -> _Tangent:
-    """Return the projection ``P_T'(xi)`` of a tangent vector to another tangent space.
-
-    ``xi`` is a tangent vector at ``old``, and ``T'`` is the tangent space at ``new``.
-    """
+    """Return a tangent vector at ``old`` projected to the tangent space at ``new``."""
     # With the bases U', V' of new: xi V' = U (K V^T V' + Vp^T V') + Up V^T V', and likewise for xi^T U'.
     gv = old.u @ (xi.k @ (old.v.T @ new.v) + xi.vp.T @ new.v) + xi.up @ (old.v.T @ new.v)
     gtu = old.v @ (xi.k.T @ (old.u.T @ new.u) + xi.up.T @ new.u) + xi.vp @ (old.u.T @ new.u)
@@ -299,11 +287,10 @@ def transported(xi: _Tangent, old: Point, new: Point) -> _Tangent:
 
 
 def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
-    """Return the horizontal lift ``(dA, dB)`` of a tangent vector to balanced factors.
+    """Return the lift ``(dA, dB)`` of a tangent vector to the factors ``A`` and ``B``.
 
-    The balanced factors of the point ``at``, with the bases ``U`` and ``V`` and the singular values ``s``, are
-    ``A = U s^1/2`` and ``B = V s^1/2``. All ``s`` must be positive. The lift satisfies ``dA B^T + A dB^T = xi`` and
-    ``A^T dA = dB^T B``. ``dA`` is m x r and ``dB`` is n x r.
+    The point ``at`` is the matrix ``A B^T`` with ``A = U s^1/2`` and ``B = V s^1/2``. Its singular values ``s`` must be
+    positive. The lift solves ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``.
     """
     # X_ij = K_ij sqrt(s_j) / (s_i + s_j), (Y^T)_ij = sqrt(s_i) K_ij / (s_i + s_j).
     root, total = at.s.sqrt(), at.s[:, None] + at.s[None, :]
@@ -313,10 +300,10 @@ def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
 
 
 def noise_moment(s: Tensor, side: int, deviation: float) -> Tensor:
-    """Return the diagonal of ``E dA^T dA / m``, the second moment of lifted noise.
+    """Return the diagonal of ``E dA^T dA / side``, the second moment of lifted noise.
 
-    ``dA`` (m x r) is the lift of noise whose coordinates have standard deviation ``deviation``. ``m`` is ``side``. The
-    result has one number for each of the ``r`` singular values ``s``.
+    ``dA`` (side x r) is the lift (:func:`lifted`) of Gaussian noise at a point with the singular values ``s``. The
+    noise has standard deviation ``deviation`` on every coordinate.
     """
     # (tau^2/m) ((m - r)/s_j + sum_i s_j/(s_i + s_j)^2), with tau the deviation.
     crossed = (s[None, :] / (s[:, None] + s[None, :]).square()).sum(0)
@@ -324,10 +311,8 @@ def noise_moment(s: Tensor, side: int, deviation: float) -> Tensor:
 
 
 def _inverse_root(moment: Tensor, ridge: Tensor | float) -> Tensor:
-    """Return ``(M + ridge I)^-1/2`` for the symmetric matrix ``M`` in ``moment``.
-
-    Negative eigenvalues of ``M``, which come from rounding, count as zero.
-    """
+    """Return ``(moment + ridge I)^-1/2`` for a positive semidefinite matrix ``moment``."""
+    # Negative eigenvalues come from rounding and count as zero.
     values, vectors = torch.linalg.eigh(moment)
     return (vectors / (values.clamp_min(0.0) + ridge).sqrt()) @ vectors.T
 
@@ -350,10 +335,7 @@ OVERSTATEMENT = 8.0
 
 
 def _orthonormality_error(at: Point) -> Tensor:
-    """Return how far the bases ``U`` and ``V`` of a point are from orthonormal.
-
-    The result is the larger of the Frobenius norms ``|U^T U - I|`` and ``|V^T V - I|``.
-    """
+    """Return the larger Frobenius norm of ``U^T U - I`` and ``V^T V - I`` for two bases."""
     wide = [per_example.to_double(basis) for basis in (at.u, at.v)]
     eye = torch.eye(len(at.s), dtype=wide[0].dtype, device=at.s.device)
     return torch.stack([(basis.T @ basis - eye).norm() for basis in wide]).max()
@@ -371,22 +353,20 @@ class _TrainedLowRank(Trained):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape ``(outputs, inputs)`` of the low-rank matrix."""
         return self.layer.u.shape[0], self.layer.v.shape[0]
 
     def add_whole(self, parameter: nn.Parameter, gradients: Tensor) -> None:
-        """Raise an error, because factor gradients do not determine the matrix gradient."""
+        # The gradients of the factors do not determine the gradient of the matrix.
         remedy = "do not pass one_by_one, and use the factors in their layer only"
         actual, expected = f"a use of the factors of {self.name}", "a module whose PRISM layers are used as layers"
         raise InvalidParameterError("module", actual, expected, remedy)
 
 
 class _TangentView(View):
-    """The view of PRISM: gradients ``G_j`` projected to the tangent space.
+    """The linear map of PRISM, which projects gradients to the tangent space.
 
-    ``G_j`` is the gradient of record ``j``. The norm of the projection is clipped, and noise is added to the
-    coordinates of the sum. The squared norm is a sum of two squares,
-    ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, so no digits cancel.
+    The tangent space is that of the manifold of rank-r matrices at the current matrix. The norm of each record's
+    projected gradient is clipped. Noise is added to the coordinates of the sum.
     """
 
     def __init__(self, trained: _TrainedLowRank, plan: Plan, rank: int) -> None:
@@ -405,9 +385,9 @@ class _TangentView(View):
 
     @property
     def is_as_written(self) -> bool:
-        """Whether version counters show that the factors have not changed since the last step.
+        """True if torch's version counters show that no factor changed since the last step.
 
-        The value is always False on a CPU, so that the caller compares the factors themselves.
+        Always False on a CPU, where the factors themselves are compared.
         """
         if self.trained.weight.device.type == "cpu":
             return False
@@ -415,14 +395,11 @@ class _TangentView(View):
 
     @property
     def point(self) -> Point:
-        """The current low-rank matrix as its factors, without gradients."""
+        """The factors of the current low-rank matrix, without autograd history."""
         return Point(*(factor.detach() for factor in self.trained.parameters))
 
     def refresh(self, streams: Streams) -> None:
-        """Make the bases orthonormal if they were changed since the last step.
-
-        The low-rank matrix does not change.
-        """
+        """Make the bases of the low-rank matrix orthonormal if other code changed them."""
         at = self.point
         # A smaller error is left as it is to save time: squared_norms includes it.
         if not self.is_as_written and _orthonormality_error(at) > 1e-5:
@@ -432,10 +409,10 @@ class _TangentView(View):
         self.written = [parameter._version for parameter in self.trained.parameters]
 
     def squared_norms(self) -> Tensor | None:
-        """Return an upper bound on ``|P_T(G_j)|^2`` for each record.
+        """Return an upper bound on the squared norm of each record's projected gradient.
 
-        The bound is also valid for bases that are not exactly orthonormal. The result is None if no gradients were
-        captured. ``P_T(G_j)`` is the projected gradient of record ``j``.
+        The bound also holds for bases that are not exactly orthonormal. The result is None if no gradients were
+        captured.
         """
         captured = self.trained.take()
         if captured is None:
@@ -458,9 +435,9 @@ class _TangentView(View):
         return torch.where(loose > LARGEST_DEVIATION, math.inf, squared)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the coordinates of ``sum_j c_j P_T(G_j)`` as a vector.
+        """Return the weighted sum of all records' projected gradients, as a vector.
 
-        ``P_T(G_j)`` is the projected gradient of record ``j``, and ``c_j`` is its clipping factor.
+        ``c`` has the clipping factor of each record. ``mask`` is True for records with finite gradients.
         """
         gv, gtu = (per_example.clipped_sum(c, *part, mask=mask) for part in self.seen)
         self.seen, at = [], self.point
@@ -468,9 +445,9 @@ class _TangentView(View):
         return from_products(gv, gtu, Point(*map(per_example.exact, at))).flat()
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """Make one step on the manifold, with the learning rate of the group.
+        """Update the low-rank matrix by a step along a released mean tangent vector.
 
-        The weight decay of the group reduces the singular values ``s``.
+        ``group`` is the optimizer's parameter group. Its weight decay reduces the singular values.
         """
         with torch.no_grad():
             at = self.point
@@ -486,23 +463,21 @@ class _TangentView(View):
 
     @torch.no_grad()
     def move(self, new: Point) -> None:
-        """Write a point of the manifold into the factors of the layer."""
         for parameter, value in zip(self.trained.parameters, new, strict=True):
             parameter.copy_(value)
 
     def adaptive(self, at: Point, xi: _Tangent, rate: float) -> Point:
-        """Return ``Retr(Z - lr (U_A B^T + A U_B^T))``, with balanced factors ``A``, ``B``.
+        """Return the point after an adaptive step with the learning rate ``rate``.
 
-        ``Z`` is the point ``at``, ``lr`` is ``rate``, and ``Retr`` is the retraction. The update of ``A`` is
-        ``U_A = m_A (V_A + lam_A I)^-1/2``, and likewise ``U_B``. ``m_A`` is the lifted momentum, ``V_A`` (r x r) is the
-        second moment of the lifted releases, and ``lam_A`` is the ridge. Both factors are first rotated by the
-        orthogonal matrix that brings them closest to the factors of the last step. So second moments of different steps
-        can be averaged.
+        For the balanced factors ``A`` and ``B`` of the point ``at``, the step goes to ``A B^T - rate (U_A B^T + A
+        U_B^T)``, approximated with the same rank. ``U_A`` is ``m_A (V_A + lam_A I)^-1/2``, with the momentum ``m_A`` of
+        ``A``, the second moment ``V_A`` (r x r) of its releases and the ridge ``lam_A``. ``U_B`` is defined likewise.
         """
         assert self.moment is not None
         root = at.s.sqrt()
         a, b = at.u * root, at.v * root
         old, one = self.factors, torch.eye(len(root), dtype=a.dtype, device=a.device)
+        # A rotation brings the factors closest to those of the last step, so that second moments can be averaged.
         turn = one if old is None else _polar(a.T @ old[0] + b.T @ old[1])
         a, b = a @ turn, b @ turn
         ascent = [part @ turn for part in lifted(self.moment, at)]
@@ -523,10 +498,7 @@ class _TangentView(View):
 
 
 def _check_prism_layer(algorithm: str, trained: Trained) -> None:
-    """Raise an error unless the algorithm is PRISM and the tensor is in a PRISM layer.
-
-    The error is :class:`InvalidParameterError`.
-    """
+    """Raise an error unless the algorithm is PRISM and the tensor is in a PRISM layer."""
     if algorithm != "prism" or not isinstance(trained, _TrainedLowRank):
         expected, remedy = "prism, with layers from add_prism only", f"freeze {trained.name}, or use another algorithm"
         raise InvalidParameterError("algorithm", algorithm, expected, remedy)

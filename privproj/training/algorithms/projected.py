@@ -1,10 +1,11 @@
 """Define algorithms with random projections: M2, two variants, and Flora.
 
-The variants are M2 with projected clipping and projected DP-SGD. All algorithms project the inputs of every trained
-matrix. Flora may use one sketch for several releases. The others draw a new projection for every release. M2 clips the
-norm of the whole gradient and sums the projected gradient. The fresh projections of M2, which may be public, make
-epsilon smaller than that of DP-SGD. The others clip the norm of the gradient that they sum, and are accounted as the
-Gaussian mechanism. No algorithm corresponds to the mechanism ``m1``, which clips, projects, and then adds noise.
+All of them project the inputs of every trained matrix. M2 clips the norm of the whole gradient and sums the projected
+gradients. The fresh projections of M2, which may be public, make epsilon smaller than that of DP-SGD.
+
+The variants are M2 with projected clipping and projected DP-SGD. The variants and Flora clip the norm of the gradient
+that they sum, so they are accounted as the Gaussian mechanism. Flora may use one sketch for several releases. The
+others draw a new projection for every release.
 """
 
 from collections import Counter
@@ -21,18 +22,16 @@ from privproj.training.view import Algorithm, Shape, Update, View
 
 
 class Projected(View):
-    """The view of M2: gradients times a fresh projection of the inputs.
+    """The linear map of M2, which multiplies gradients by a fresh random projection.
 
-    ``Q`` (inputs x rank) has orthonormal columns, and ``Q R`` is a Gaussian matrix with N(0, 1) entries. ``d`` is the
-    number of inputs and ``r`` the rank. The release is ``S = sum_j c_j G_j Q + sigma Xi`` (outputs x rank), with
-    standard normal ``Xi``. If ``E`` is a standard normal matrix of the layer's size, ``E Q`` is standard normal too. So
-    ``S`` is distributed as ``(sum_j c_j G_j + sigma E) Q``, the release of M2 (C4: random sensitivity), and ``E`` need
-    not be drawn. The norm of the whole gradient ``G_j`` is clipped.
+    The projection ``Q`` (inputs x rank) has orthonormal columns. The release is ``S = sum_j c_j G_j Q + sigma Xi``
+    (outputs x rank). ``G_j`` is the gradient of record ``j``, ``c_j`` its clipping factor for the norm of the whole
+    ``G_j``, and ``Xi`` is standard normal. If ``E`` is a standard normal matrix of the layer's size, ``E Q`` is
+    standard normal too. So ``S`` is distributed as ``(sum_j c_j G_j + sigma E) Q``, the release of M2 (C4: random
+    sensitivity), and ``E`` need not be drawn.
 
-    The update is post-processing: ``(d/r) S Q^T`` in the Haar frame, and ``S (R R^T/r) Q^T`` in the Wishart frame. With
-    projected clipping, ``sqrt(d/r) Q`` replaces ``Q`` in the sum, and the norm of ``sqrt(d/r) G_j Q`` is clipped. Its
-    expected square is ``|G_j|^2``, so the same clipping norm is suitable as for whole gradients. The update in the Haar
-    frame is then ``sqrt(d/r) S Q^T`` (C38: utility of projections).
+    The gradient estimate is post-processing. For ``d`` inputs and rank ``r``, it is ``(d/r) S Q^T`` in the Haar frame.
+    In the Wishart frame it is ``S (R R^T/r) Q^T``, where ``Q R`` is a Gaussian matrix with N(0, 1) entries.
     """
 
     clips_what_it_sums, is_orthogonal = False, True
@@ -55,17 +54,17 @@ class Projected(View):
         self.fresh = True
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return ``x Q``, or ``sqrt(d/r) x Q`` with projected clipping.
+        """Return the inputs ``x`` of a layer times the projection ``Q`` of this release.
 
-        The last dimension of ``x`` has the inputs. ``Q`` is the projection of this release.
+        With projected clipping, ``Q`` is multiplied by ``sqrt(d/r)`` for ``d`` inputs and rank ``r``.
         """
         return x @ self.q.to(x)
 
     def update(self, mean: Tensor) -> Update:
-        """Return the gradient estimate as two factors, the released mean and its lift.
+        """Return two factors of the gradient estimate: a released mean, and its lift.
 
-        The lift is ``(d/r) Q^T`` or ``(R R^T/r) Q^T``. Raises :class:`InvalidParameterError` if the projection was
-        already used for a release.
+        The lift maps the mean from the rank back to all inputs. Raises :class:`InvalidParameterError` if the projection
+        was already used for a release.
         """
         if not self.fresh:
             raise InvalidParameterError(
@@ -76,20 +75,23 @@ class Projected(View):
 
 
 class _ProjectedClip(Projected):
-    """The view of M2 with projected clipping: ``sqrt(d/r) G_j Q``.
+    """The linear map of M2 with projected clipping: gradients times ``sqrt(d/r) Q``.
 
-    ``Q``, ``d`` and ``r`` are as in :class:`Projected`.
+    The projection ``Q`` (d x r) has orthonormal columns. The norm of ``sqrt(d/r) G Q`` is clipped, for the gradient
+    ``G`` of a record. The expected square of this norm is ``|G|^2``, so the same clipping norm is suitable as for whole
+    gradients (C38: utility of projections).
     """
 
     clips_what_it_sums = True
 
 
 class _ProjectedDPSGD(View):
-    """The view of projected DP-SGD: ``G_j A^T A`` is clipped and summed.
+    """The linear map of projected DP-SGD, which multiplies gradients by ``A^T A``.
 
-    ``A`` (rank x inputs) is fresh in each release, has entries N(0, 1/rank), and may be public. Noise is added to the
-    whole sum. The update is the release times ``P_A``, the projection onto the range of ``A^T``. The rows of the sum
-    are in this range, so the projection removes only noise (post-processing; C38: utility of projections).
+    ``A`` (rank x inputs) is fresh in each release, has entries N(0, 1/rank), and may be public. The product is clipped,
+    and noise is added to the whole sum. The gradient estimate is the release projected to the row space of ``A``. The
+    rows of the sum are in this space, so the projection removes only noise (post-processing; C38: utility of
+    projections).
     """
 
     def refresh(self, streams: Streams) -> None:
@@ -101,30 +103,29 @@ class _ProjectedDPSGD(View):
         self.q = torch.linalg.qr(self.a.T.double())[0].to(self.a)
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return ``x A^T A`` for the projection ``A`` of this release.
-
-        The last dimension of ``x`` has the inputs.
-        """
+        """Return layer inputs times ``A^T A``, for the projection ``A`` of this release."""
         return (x @ self.a.T) @ self.a
 
     def update(self, mean: Tensor) -> Update:
-        """Return the released mean times ``P_A = Q Q^T``, as two factors.
+        """Return the released mean projected to the row space of ``A``, as two factors.
 
-        The factors are the mean times ``Q``, and ``Q^T``. The columns of ``Q`` are an orthonormal basis of the range of
-        ``A^T``.
+        The factors are the mean times ``Q``, and ``Q^T``. The columns of ``Q`` are an orthonormal basis of the row
+        space.
         """
         return mean @ self.q, self.q.T
 
 
 class _Flora(Projected):
-    """The view of Flora: gradients times a random sketch, with momentum ``m``.
+    """The linear map of Flora, which multiplies gradients by a random sketch.
 
     The sketch ``A`` is rank x inputs with entries N(0, 1/rank). The release is ``R = sum_j c_j G_j A^T + sigma Xi``
-    (outputs x rank), and the norm of ``G_j A^T`` is clipped. The updates are ``m <- beta m + (1 - beta) R / (q N)`` and
-    ``W <- W - lr m A``. After every ``every`` steps a new sketch ``A`` is drawn, and the momentum is transferred by
-    ``m <- m A_old A^T``. The transfer is unbiased because ``E A^T A = I``. The transfer and ``m A`` are
-    post-processing, so for any ``every`` this is the subsampled Gaussian mechanism (C3: Gaussian profile; C17:
-    subsampling).
+    (outputs x rank). ``G_j`` is the gradient of record ``j``, ``c_j`` the clipping factor for the norm of ``G_j A^T``,
+    and ``Xi`` is standard normal.
+
+    The momentum of the mean release ``M`` is ``m <- beta m + (1 - beta) M``, and the gradient estimate is ``m A``.
+    After every ``every`` steps a new sketch is drawn, and ``m <- m A_old A^T`` transfers the momentum. The transfer is
+    unbiased because ``E A^T A = I``. Momentum and transfer are post-processing, so for any ``every`` this is the
+    subsampled Gaussian mechanism (C3: Gaussian profile; C17: subsampling).
     """
 
     clips_what_it_sums, is_orthogonal = True, False
@@ -144,10 +145,7 @@ class _Flora(Projected):
         self.age += 1
 
     def update(self, mean: Tensor) -> Update:
-        """Return the momentum ``m`` (outputs x rank) and the sketch ``A`` (rank x inputs).
-
-        Their product is the gradient estimate.
-        """
+        """Return two factors of the gradient estimate: the momentum, and the sketch."""
         # m <- beta m + (1 - beta) R/(q N); the first m has no earlier part.
         beta = self.plan.algorithm.beta
         new = (1.0 - beta) * mean
@@ -156,7 +154,7 @@ class _Flora(Projected):
 
 
 def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian | M2:
-    """Return the mechanism M2 of all tensors, without a noise multiplier.
+    """Return the M2 mechanism of one release of all tensors, without a noise multiplier.
 
     With per-layer clipping, a tensor whose rank is at least the number of its inputs is accounted as unprojected. With
     joint clipping, an unprojected tensor raises :class:`InvalidParameterError`, because epsilon would not be smaller
@@ -178,10 +176,9 @@ def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[flo
 
 
 def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
-    """Raise an error unless every rank is below the number of inputs of its tensor.
+    """Raise an error unless every projection's rank is below the inputs of its tensor.
 
-    If there is a single tensor, its rank may equal the number of its inputs. The error is
-    :class:`InvalidParameterError`.
+    The rank of a single tensor may equal the number of its inputs. The error is :class:`InvalidParameterError`.
     """
     for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):

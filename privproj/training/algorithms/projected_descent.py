@@ -54,7 +54,7 @@ class ProjectedDescent:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Make one step with the gradients that ``backward`` computed, and remove them."""
+        """Make one descent step with the gradients from ``backward``, and remove them."""
         gradient = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
         # w <- w - lr Z Z^T grad L(w).
         moves = (self.z @ (self.z.T @ gradient)).split([p.numel() for p in self.parameters])

@@ -25,8 +25,8 @@ class Subspace:
 
     Args:
         basis: The directions as columns, weights x ``k``. The weights are all trained tensors, flattened in order.
-        source: "public" if no private data was used, which has no privacy cost. "dp" if the directions come from the
-            releases in ``account``, which are accounted together with the training.
+        source: "public" if the directions come from public data, at no privacy cost. "dp" if the directions come from
+            the releases in ``account``, which are accounted together with the training.
         account: The releases from which the directions were computed, for source "dp"; None for "public".
 
     Raises:
@@ -66,10 +66,10 @@ class Subspace:
 
 
 def leading(rows: Tensor, k: int) -> Tensor:
-    """Return the leading right singular vectors of a matrix of snapshots.
+    """Return the leading right singular vectors of a matrix of weight snapshots.
 
     Args:
-        rows: The matrix, snapshots x weights.
+        rows: The matrix, with one snapshot of all weights in each row.
         k: The number of singular vectors, at least 1.
 
     Returns:
@@ -101,15 +101,15 @@ def leading(rows: Tensor, k: int) -> Tensor:
 
 
 class Trajectory:
-    """Snapshots ``Theta_t - Theta_0`` of the weights of a private run.
+    """Snapshots of the weights of a private run, which span a subspace.
 
-    ``Theta_t`` are the weights after ``t`` steps. The snapshots determine a subspace of ``k`` directions. They are
-    computed from releases only, so the subspace has no privacy cost in addition to that of the run.
+    A snapshot is ``Theta_t - Theta_0``, where ``Theta_t`` are the weights after ``t`` steps. Snapshots are computed
+    from releases only, so the subspace has no privacy cost in addition to that of the run.
 
     Args:
         optimizer: The private optimizer of the run, from :func:`make_private`, before its first step.
-        k: The number of directions, at least 1 and at most the number of steps. A snapshot is taken after every
-            ``floor(steps/k)`` steps.
+        k: The number of directions of the subspace, at least 1 and at most the number of steps. A snapshot is taken
+            after every ``floor(steps/k)`` steps.
 
     Raises:
         InvalidParameterError: ``k`` is outside its range.
@@ -144,16 +144,16 @@ class Trajectory:
         optimizer.attach_step_hook(self.take_snapshot)
 
     def take_snapshot(self, optimizer: PrivateOptimizer) -> None:
-        """Store a snapshot if it is due; the optimizer calls this after every step.
+        """Store a snapshot of the weights after every ``floor(steps/k)`` steps.
 
         Args:
-            optimizer: The private optimizer that has made a step.
+            optimizer: The private optimizer, which calls this after every step.
         """
         if optimizer.steps_done % self.every == 0:
             self.rows.append(flat_weights(optimizer._trained) - self.start)
 
     def subspace(self) -> Subspace:
-        """Return the subspace that the snapshots span, with the account of the run.
+        """Return the subspace that the snapshots span, with the releases of the run.
 
         Returns:
             A :class:`Subspace` of source "dp" with at most ``k`` directions.
@@ -175,9 +175,9 @@ def flat_weights(trained: list[Trained]) -> Tensor:
 
 
 class _SubspaceView(View):
-    """The view of DP-SFT: coordinates ``z_j = P^T vec(G_j)`` of the gradients.
+    """The linear map of DP-SFT, from a gradient ``G`` to coordinates ``P^T vec(G)``.
 
-    ``P`` (weights x k) is the basis of the subspace, and ``G_j`` is the gradient of record ``j``.
+    ``P`` (weights x k) is the orthonormal basis of a subspace of all weights.
     """
 
     def __init__(self, trained: list[Trained], subspace: Subspace) -> None:
@@ -190,7 +190,7 @@ class _SubspaceView(View):
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
 
     def coordinates(self) -> Tensor | None:
-        """Return the coordinates ``z_j`` of all records, records x ``k``.
+        """Return the coordinates of each record's gradient in the subspace, one row each.
 
         The result is None if no gradients were captured.
         """
@@ -209,7 +209,7 @@ class _SubspaceView(View):
         return torch.stack(by_tensor).sum(0) if by_tensor else None
 
     def squared_norms(self) -> Tensor | None:
-        """Return the squared norm of each record's coordinates ``z_j``.
+        """Return the squared norm of each record's gradient within the subspace.
 
         The result is None if no gradients were captured.
         """
@@ -217,16 +217,16 @@ class _SubspaceView(View):
         return None if self.z is None else per_example.row_norms(self.z)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the clipped sum ``sum_j c_j z_j``, a vector of ``k`` numbers.
+        """Return the weighted sum of all records' coordinates in the subspace.
 
-        ``z_j`` are the coordinates of the gradient of record ``j``, and ``c_j`` is its clipping factor.
+        ``c`` has the clipping factor of each record. ``mask`` is True for records with finite gradients.
         """
         z, self.z = self.z, None
         assert z is not None
         return per_example.weighted_sum(c, z, mask)
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """Set the gradient of the weights to ``P z``, where ``z`` is the released mean."""
+        """Set the gradient of the weights to ``P mean``, with the basis ``P`` of the subspace."""
         for parameter, part in zip(self.parameters, self.parts, strict=True):
             # The gradient P z, one tensor's rows of P at a time.
             parameter.grad = (part @ mean).view_as(parameter)
