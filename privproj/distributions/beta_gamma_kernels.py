@@ -1,16 +1,18 @@
-"""Compute delta for a Beta or Gamma squared sensitivity ``X``, for differences of rank one (C4) or any rank (C5).
+"""Kernels for delta with a Beta or Gamma distributed squared sensitivity ``X``.
 
-For a difference of rank one, delta is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)``.
-For any rank it is ``min_p E[g_p(X)]``, where ``g_p`` is a convex function above ``h_eps``, defined in
-:mod:`privproj.distributions.mixture_profile`. Below, ``h`` is ``h_eps``. The functions are kernels
-(:mod:`privproj.numerics.jit`) of floats and tuples that need ``math`` only. Their parameters are a row
-``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if
-``b`` is inf. ``any_rank`` is 1 for the bound of C5, and 0 for the bound of C4.
+``X`` is the squared sensitivity of a Gaussian release over the noise variance. It is random because the projection is.
+Let ``h(x)`` be the delta of the Gaussian mechanism at ``eps`` and the squared sensitivity ``x``. If neighboring sums
+differ by a matrix of rank one, delta is ``E[h(X)]`` (C4). For any rank, delta is at most ``min_p E[g_p(X)]`` (C5). Here
+``g_p`` is a convex function above ``h``, defined in :mod:`privproj.distributions.mixture_profile`.
 
-**Coordinate.** With the mean ``m = E X`` put ``X = m e^s / (1 + q (e^s - 1))``, where ``q = a/(a+b)`` for a Beta and
-``q = 0`` for a Gamma distribution. Let ``f`` be the density of the coordinate ``s``. It is unimodal with its peak at
-``s = 0``, and ``d ln f/ds = -a y (e^s - 1)`` with ``y = (1-q) / (1 + q (e^s - 1))``. With ``k(x) = d ln h/d ln x`` the
-product ``h f`` is largest where ``a (e^s - 1) = k``.
+The functions are kernels (:mod:`privproj.numerics.jit`): they use floats, tuples and ``math`` only. A distribution is a
+tuple ``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)``
+if ``b`` is inf. ``any_rank`` is 1 for the bound of C5, and 0 for the bound of C4.
+
+**Coordinate.** Integrals use a coordinate ``s`` instead of ``X``, with ``X = m e^s / (1 + q (e^s - 1))``. Here
+``m = E X``, and ``q`` is ``a/(a+b)`` for a Beta and 0 for a Gamma distribution. The density ``f`` of ``s`` is unimodal
+with its peak at ``s = 0``, and ``d ln f/ds = -a y (e^s - 1)`` with ``y = (1-q) / (1 + q (e^s - 1))``. The product
+``h f`` is largest where ``a (e^s - 1) = k``, with ``k(x) = d ln h/d ln x``.
 
 **The whole integral** ``int h f ds`` is a sum over equidistant ``s``, from the peak outward. For an integrand that is
 analytic in a strip, the error of such a sum is ``e^(-2 pi width/step)`` times the cosine of a phase. Four sums are
@@ -18,9 +20,9 @@ computed, each shifted by a quarter of the step. Their differences give the size
 approximately the size ``D_2`` of its second harmonic. The error of their mean is the fourth harmonic, about ``D_1^4``
 or ``D_2^2``. The reported error is ``64 D_1^4 + 4 D_2^2``. That it bounds the true error is observed, not proved.
 
-**The integral up to a cut** ``s <= c`` uses one Gauss rule with 24 nodes, or one on each side of the peak. The Legendre
-coefficients of degree 22 and 23, computed from the same nodes, are about the square root of the error of the rule.
-Their square is reported as the error. That it bounds the true error is observed, not proved.
+**The integral up to a limit** ``s <= c`` uses one Gauss rule with 24 nodes, or one on each side of the peak. The
+Legendre coefficients of degree 22 and 23, computed from the same nodes, are about the square root of the error of the
+rule. Their square is reported as the error. That it bounds the true error is observed, not proved.
 """
 
 import math
@@ -88,13 +90,16 @@ MOST_POWER = math.exp(LARGEST_RISE)  # soundness: e^LARGEST_RISE
 
 
 def beta_gamma_params(row):
-    """Return the parameters of a distribution that the other kernels need.
+    """Return the constants of a Beta or Gamma distribution that other kernels need.
 
-    Args:
-        row: ``(a, b, scale, any_rank)``, see the module docstring.
+    Args: row: ``(a, b, scale, any_rank)``. The squared sensitivity is ``X = scale * B`` with ``B ~ Beta(a, b)``, or
+        ``X = scale * U`` with ``U ~ Gamma(a)`` if ``b`` is inf. ``any_rank`` is 1 for the bound of C5, 0 for that of
+        C4.
 
     Returns:
-        ``(a, b, E X, q, 1 - q, supremum of X, ln f(0), any_rank)``, the argument ``dist`` of the other kernels.
+        ``(a, b, E X, q, 1 - q, supremum of X, ln f(0), any_rank)``, the argument ``dist`` of the other kernels. ``q``
+            is ``a/(a+b)`` for a Beta and 0 for a Gamma distribution. ``f`` is the density of the coordinate ``s``
+            (module docstring).
     """
     a, b, scale, any_rank = row[0], row[1], row[2], row[3]
     if b == inf:
@@ -104,9 +109,10 @@ def beta_gamma_params(row):
 
 
 def log_shape(s, rise, dist):
-    """Return ``ln f(s) - ln f(0)`` for the density ``f`` of the coordinate ``s``.
+    """Return the log density of a Beta or Gamma variable, minus that at its mean.
 
-    The module docstring defines the coordinate of the squared sensitivity ``X``.
+    Densities are those of the coordinate ``s``, an increasing function of the variable that is 0 at the mean (module
+    docstring).
 
     Args:
         s: The coordinate.
@@ -131,8 +137,8 @@ def log_shape(s, rise, dist):
 def point_at(s, dist):
     """Return ``e^s``, ``e^s - 1`` and the squared sensitivity ``x`` at a coordinate ``s``.
 
-    The module docstring defines the coordinate. The first two results are computed without cancellation, and are
-    constant for ``s >= 700``.
+    ``s`` is an increasing transform of ``x`` (module docstring) that is 0 at the mean. Values of ``s`` above 700 count
+    as 700 in the first two results.
     """
     if s < -0.7:
         growth = exp(s)
@@ -144,9 +150,9 @@ def point_at(s, dist):
 
 
 def coordinate(x, dist):
-    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``, at most 700.
+    """Return the coordinate ``s <= 700`` of a squared sensitivity ``x > 0``.
 
-    The module docstring defines the coordinate.
+    It is the inverse of the increasing map from ``s`` to ``x`` in :func:`point_at`.
     """
     w = x / dist[2]
     rest = 1.0 - dist[3] * w
@@ -157,11 +163,9 @@ def coordinate(x, dist):
 
 
 def log_slope_of_delta(eps, x):
-    """Return ``k = d ln h/d ln x`` of the Gaussian delta ``h``, and ``-d ln k/d ln x``.
+    """Return ``k = d ln h/d ln x`` and ``-d ln k/d ln x`` for the Gaussian delta ``h``.
 
-    Args:
-        eps: Epsilon in nats.
-        x: The squared sensitivity.
+    ``h(x)`` is the Gaussian delta at ``eps`` nats and the squared sensitivity ``x`` over the noise variance.
     """
     _, gain, _, here = gaussian_terms(eps, x)
     k = 0.5 * sqrt(x) * here / gain if gain > 0.0 else 0.5 * (eps / x * eps + 1.0)
@@ -170,14 +174,14 @@ def log_slope_of_delta(eps, x):
 
 
 def find_peak(eps, dist, guess):
-    """Return the coordinate of the peak of ``h f``, approximately, and its width.
+    """Return approximately the peak, and its width, of the integrand of ``E[h(X)]``.
 
-    ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate ``s`` (module docstring). Newton's method in
-    a bracket solves the equation for the peak.
+    ``h(x)`` is the Gaussian delta at the squared sensitivity ``x``. Peak and width are in the coordinate ``s``, an
+    increasing transform of ``x``.
 
     Args:
         eps: Epsilon in nats.
-        dist: The result of :func:`beta_gamma_params`.
+        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
         guess: The coordinate at which the search starts.
     """
     a, _, mean, q, rest, top, _, _ = dist
@@ -221,13 +225,18 @@ def find_peak(eps, dist, guess):
 
 
 def add_outwards(eps, dist, start, stride, height, by_parts):
-    """Return two sums over equidistant coordinates, and a bound of the remainder.
+    """Return sums of the integrand of ``E[h(X)]`` over equidistant coordinates.
 
-    The coordinates are ``start, start + stride, ...``. The first sum is over ``h f``, the Gaussian delta times the
-    density of the coordinate, or over ``dh/ds P(X > x)`` if ``by_parts`` is True. The second sum is over minus the
-    derivative of the same integrand in ``eps``. The third result bounds the omitted part of the first sum, and is
-    negative if the series does not converge. All results are divided by ``e^height``. The module docstring defines
-    ``h``, ``f`` and ``X``.
+    ``h(x)`` is the Gaussian delta at the squared sensitivity ``x``. The coordinates ``s``, an increasing transform of
+    ``x``, are ``start``, ``start + stride``, and so on, without end.
+
+    Returns:
+        * the sum of the integrand: ``h f`` with the density ``f`` of ``s``, or ``dh/ds P(X > x)`` if ``by_parts`` is
+          True;
+        * the sum of minus the derivative of the integrand in ``eps``;
+        * a bound of the omitted part of the first sum, negative if the series does not converge.
+
+        All three are divided by ``e^height``.
     """
     total, fall, s, last = 0.0, 0.0, start, inf
     for _ in range(MOST_TERMS):
@@ -254,9 +263,10 @@ def add_outwards(eps, dist, start, stride, height, by_parts):
 
 
 def sum_on_line(eps, dist, start, step, height, by_parts):
-    """Return the sums of :func:`add_outwards` over all coordinates ``start + k step``.
+    """Return the results of :func:`add_outwards` for both directions from ``start``.
 
-    ``k`` takes all integers. The third number bounds the remainder, or is -1 if a series does not converge.
+    The coordinates are ``start + k step`` for all integers ``k``. The bound of the omitted part is -1 if a series does
+    not converge.
     """
     right, right_fall, right_rest = add_outwards(eps, dist, start, step, height, by_parts)
     left, left_fall, left_rest = add_outwards(eps, dist, start - step, -step, height, by_parts)
@@ -265,10 +275,10 @@ def sum_on_line(eps, dist, start, step, height, by_parts):
 
 
 def find_peak_by_parts(eps, dist):
-    """Return the coordinate and width of the peak of ``dh/ds P(X > x)``, approximately.
+    """Return approximately the peak, and its width, of ``dh/ds P(X > x)``.
 
-    ``h`` is the Gaussian delta at the squared sensitivity ``x``. The peak is near ``x = 2 eps``, and Newton's method
-    refines it. The module docstring defines the coordinate ``s`` and the squared sensitivity ``X``.
+    This is the integrand of ``E[h(X)]`` after integration by parts. ``h(x)`` is the Gaussian delta at the squared
+    sensitivity ``x``, and the coordinate ``s`` is an increasing transform of ``x``. Peak and width are in ``s``.
     """
     s, width = coordinate(2.0 * eps, dist), 1.0
     for _ in range(12):
@@ -288,15 +298,15 @@ def find_peak_by_parts(eps, dist):
 
 
 def whole_integral(eps, dist, guess):
-    """Return ``ln E[h(X)]``, its slope, its relative error, and the peak of the integrand.
+    """Return ``ln E[h(X)]`` with its slope, its relative error and the peak.
 
-    ``h`` is the Gaussian delta at the squared sensitivity ``X``. The slope is ``-d ln E[h(X)]/deps``. The error is inf
-    if the sum does not converge. If ``h`` increases to 1 within less than a step, left of the peak, the integral is
-    computed by parts, as the integral of ``P(X > x)`` over ``h(x)``.
+    ``h(x)`` is the Gaussian delta at the squared sensitivity ``x``. The slope is ``-d ln E[h(X)]/deps``. The error is
+    inf if a sum does not converge. The peak is where the integrand is largest, in a coordinate that is an increasing
+    transform of ``x``.
 
     Args:
         eps: Epsilon in nats.
-        dist: The result of :func:`beta_gamma_params`.
+        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
         guess: The coordinate at which the search for the peak starts.
     """
     top, width = find_peak(eps, dist, guess)
@@ -341,15 +351,15 @@ def whole_integral(eps, dist, guess):
 
 
 def left_edge(eps, dist, s, slope, bend, height):
-    """Return a coordinate at which the integrand ``h f`` may be truncated.
+    """Return a lower limit for the integral ``E[h(X)]``; the rest is negligible.
 
-    ``ln(h f)`` is about :data:`NATS_TO_EDGE` below ``height`` there. ``h`` is the Gaussian delta, and ``f`` is the
-    density of the coordinate.
+    ``h`` is the Gaussian delta, ``f`` is the density of the coordinate ``s``, an increasing transform of ``X``, and
+    ``h f`` is the integrand. At the limit ``ln(h f)`` is about :data:`NATS_TO_EDGE` below ``height``.
 
     Args:
         eps: Epsilon in nats.
-        dist: The result of :func:`beta_gamma_params`.
-        s: A coordinate at or left of the peak.
+        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
+        s: A coordinate at or left of the peak of ``h f``.
         slope: The derivative of ``ln(h f)`` at ``s``.
         bend: Minus the second derivative of ``ln(h f)`` at ``s``.
         height: The value of ``ln(h f)`` at ``s``.
@@ -374,10 +384,11 @@ def left_edge(eps, dist, s, slope, bend, height):
 
 
 def panel_sum(eps, dist, left, right, height):
-    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, and an error.
+    """Return the integrals of ``h f`` and ``-dh/deps f`` over a panel, and an error.
 
-    ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate. The error is that of the first sum. All
-    three numbers are divided by ``e^height``. The error is inf if the integrand is far above ``e^height``.
+    The panel is ``left <= s <= right``. ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate ``s``,
+    an increasing transform of the squared sensitivity. The integrals are computed by a Gauss rule. The error is that of
+    the first integral, inf if the integrand is far above ``e^height``. All three numbers are divided by ``e^height``.
     """
     width = right - left
     total, fall, one, other = 0.0, 0.0, 0.0, 0.0
@@ -402,9 +413,9 @@ def panel_sum(eps, dist, left, right, height):
 
 
 def split_panel_sum(eps, dist, left, right, height, most):
-    """Return :func:`panel_sum` over a panel that is divided into equal parts if necessary.
+    """Return :func:`panel_sum`, on parts of the panel if the error is above ``most``.
 
-    The number of parts is doubled, up to 64, until the error is at most ``most``.
+    The panel has up to 64 equal parts. With 64 parts the error may stay above ``most``.
     """
     total, fall, error = panel_sum(eps, dist, left, right, height)
     parts = 1
@@ -419,14 +430,14 @@ def split_panel_sum(eps, dist, left, right, height, most):
 
 
 def integral_below(eps, dist, cut, guess, log_other):
-    """Return ``ln E[h(X); s <= cut]``, its slope, its relative error, and the peak.
+    """Return ``ln E[h(X); s <= cut]`` with its slope, its relative error and the peak.
 
-    ``h`` is the Gaussian delta, and ``s`` is the coordinate of ``X``. The slope is ``-d ln E/deps``. The peak is that
-    of the integrand without the cut.
+    The coordinate ``s`` is an increasing transform of ``X``. ``h(x)`` is the Gaussian delta at the squared sensitivity
+    ``x``. The slope is minus the derivative in ``eps``. The peak is where the integrand without this limit is largest.
 
     Args:
         eps: Epsilon in nats.
-        dist: The result of :func:`beta_gamma_params`.
+        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
         cut: The largest coordinate.
         guess: The coordinate at which the search for the peak starts.
         log_other: The log of the number to which the result is added. A result that is far smaller may be inaccurate.
@@ -464,15 +475,16 @@ def integral_below(eps, dist, cut, guess, log_other):
 
 
 def log_tail_and_hazard(s, growth, rise, dist):
-    """Return ``ln P(X > x)`` and the hazard rate ``f(s)/P(X > x)`` at a coordinate ``s``.
+    """Return the log tail and the hazard rate of the squared sensitivity ``X``.
 
-    ``X`` is the squared sensitivity, and ``f`` is the density of its coordinate (module docstring).
+    The tail is ``P(X > x)``. The hazard rate is ``f(s)/P(X > x)``, where ``f`` is the density of the coordinate ``s``,
+    an increasing transform of ``X``.
 
     Args:
         s: The coordinate of ``x``.
         growth: ``e^s``.
         rise: ``e^s - 1``.
-        dist: The result of :func:`beta_gamma_params`.
+        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
     """
     a, b, _, q, rest, _, front, _ = dist
     shape = log_shape(s, rise, dist)
@@ -494,20 +506,19 @@ def log_tail_and_hazard(s, growth, rise, dist):
 
 
 def tangent_cut(eps, dist, guess):
-    """Return the cut ``c`` where the tangent of ``h`` at ``M(c)`` meets ``h`` (C5).
+    """Return the ``c`` at which the dual form of the any-rank bound is largest (C5).
 
-    ``h`` is the Gaussian delta, and ``M(c) = E[X | X > c]``. The search is Newton's method in a bracket. ``X`` is the
-    squared sensitivity.
+    ``h`` is the Gaussian delta as a function of the squared sensitivity ``X``, and ``M(c) = E[X | X > c]``. At ``c``
+    the tangent of ``h`` at ``M(c)`` meets ``h``.
 
     Args:
         eps: Epsilon in nats.
-        dist: The result of :func:`beta_gamma_params`.
+        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
         guess: The coordinate at which the search starts.
 
-    Returns:
-        ``(s, c, ln P(X > c), M(c), relative error)``, where ``s`` is the coordinate of ``c``. The error bounds the
-            effect of the remaining gap between tangent and ``h``, relative to ``P(X > c) h(M(c))`` (C5, *A cut that is
-            not exact*).
+    Returns: ``(s, c, ln P(X > c), M(c), relative error)``, where the coordinate ``s`` is an increasing transform of
+        ``c``. The error bounds the effect of the remaining distance between tangent and ``h`` at ``c``, relative to
+        ``P(X > c) h(M(c))`` (C5, *A cut that is not exact*).
     """
     a, _, mean, q, rest, top, _, _ = dist
     bend = inflection(eps)
@@ -569,29 +580,29 @@ def tangent_cut(eps, dist, guess):
 
 
 def inflection(eps):
-    """Return ``x0(eps)``, where the Gaussian delta ``h_eps`` turns from convex to concave.
+    """Return the squared sensitivity at which the Gaussian delta turns concave (C3).
 
-    ``x0 = 2 (sqrt(1 + eps^2) - 1)``, as a squared sensitivity (C3).
+    The result is ``2 (sqrt(1 + eps^2) - 1)``. Below it delta is convex.
     """
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + hypot(1.0, eps)))
 
 
 def any_rank_value(eps, dist, top, cut):
-    """Return ``ln delta`` for any rank, with ``delta = min_p E[g_p(X)]``, by its dual form (C5).
+    """Return ``ln delta`` for a difference of any rank, with its slope and error (C5).
 
-    :mod:`privproj.distributions.mixture_profile` defines ``g_p`` and the dual form. The *cut* is the result ``s`` of
-    :func:`tangent_cut`. ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate.
+    Delta is ``min_p E[g_p(X)]``, where ``g_p`` is a convex function above the Gaussian delta
+    (:mod:`privproj.distributions.mixture_profile`). It is computed in its dual form, as a maximum over a point ``c``.
 
     Args:
         eps: Epsilon in nats.
-        dist: The result of :func:`beta_gamma_params`.
-        top: The coordinate at which the search for the peak of ``h f`` starts.
-        cut: The coordinate at which the search for the cut starts.
+        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
+        top: The coordinate at which the search for the peak of the integrand starts.
+        cut: The coordinate at which the search for ``c`` starts.
 
     Returns:
-        ``(ln delta, -d ln delta/deps, relative error, peak, cut)``. The slope is computed at a fixed cut, which is
-            exact because the cut maximizes the dual form (envelope theorem).
+        ``(ln delta, -d ln delta/deps, relative error, peak, cut)``. Peak and cut are the coordinates of the peak and of
+            ``c``. The slope is that at a fixed ``c``, which is exact by the envelope theorem.
     """
     mean, supremum = dist[2], dist[5]
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
@@ -624,23 +635,23 @@ def any_rank_value(eps, dist, top, cut):
 
 
 def rounding_of_tails(a, b):
-    """Return the relative error that the rounding of tails adds to an expectation.
+    """Return the relative error of a mean due to rounding of Beta or Gamma tails.
 
-    The result is 0 unless both shapes are above :data:`LARGEST_MEASURED_SHAPE`.
+    The result is 0 unless both shapes ``a`` and ``b`` are above :data:`LARGEST_MEASURED_SHAPE`.
     """
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 
 
 def mixture_ends(eps, dist, state):
-    """Return an enclosure of ``ln delta`` with its slope, as :func:`root_of` requires.
+    """Return bounds of ``ln delta`` and its slope, as :func:`root_of` requires.
 
     Args:
         eps: Epsilon in nats.
         dist: The result of :func:`beta_gamma_params`; its last entry selects C5 (any rank) or C4 (rank one).
-        state: The peak and the cut of the last evaluation, at which the next search starts.
+        state: The coordinates at which two searches start, from the previous evaluation.
 
     Returns:
-        ``(lower, upper, -d ln delta/deps, state)``. If the error is unknown, the ends are ``(-inf, inf)``.
+        ``(lower, upper, -d ln delta/deps, state)``. If the error is unknown, the bounds are ``(-inf, inf)``.
     """
     top, cut = state
     if dist[7] > 0.5:
@@ -659,11 +670,11 @@ def mixture_ends(eps, dist, state):
 
 
 def mixture_log_delta(eps, row):
-    """Return an enclosure of ``ln delta`` at ``eps``, for a Beta or Gamma distribution.
+    """Return bounds of ``ln delta`` for a Beta or Gamma squared sensitivity (C4, C5).
 
     Args:
         eps: Epsilon in nats.
-        row: ``(a, b, scale, any_rank)``, see the module docstring.
+        row: The parameters ``(a, b, scale, any_rank)`` of :func:`beta_gamma_params`.
     """
     lower, upper, _, _ = mixture_ends(eps, beta_gamma_params(row), (-1.0, inf))
     return lower, upper
@@ -675,7 +686,7 @@ find_mixture_root = root_of(mixture_ends)
 def mixture_root(log_delta, row):
     """Return approximately the epsilon at ``log_delta``, and the residual of ``ln delta``.
 
-    It inverts :func:`mixture_log_delta`.
+    It inverts :func:`mixture_log_delta`, which must be evaluated at the result.
     """
     dist = beta_gamma_params(row)
     start, top = newton_start(sqrt(dist[2]), log_delta), -1.0

@@ -1,8 +1,8 @@
-"""Represent distributions of the squared sensitivity ``X`` by bins, for many deltas at once.
+"""Distributions of the squared sensitivity ``X`` over the noise variance, in bins.
 
-A composition needs delta at many epsilons. Each bin has a mass and a mean. Masses and means bound the expectation of a
-convex or a concave function of ``X`` from above and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is
-the squared sensitivity divided by the noise variance.
+Each bin has a mass and a mean. They bound the expectation of every convex or concave function of ``X`` from above and
+from below (:mod:`privproj.distributions.binned_profile`). With them, delta is evaluated at many epsilons at once, as a
+composition needs.
 """
 
 import math
@@ -65,19 +65,19 @@ TAIL_BELOW = (
 class Bins:
     """The distribution of a variable ``X >= 0``, in ``n`` adjacent bins.
 
-    * ``edges``, of shape ``(n + 1,)``: the ends of the bins, increasing, in the unit of ``X``.
+    * ``edges``, of shape ``(n + 1,)``: the increasing ends of the bins.
     * ``mass``, of shape ``(n,)``: the probability of each bin. The first bin includes the mass below the first edge,
       and the last bin includes the mass above the last edge.
-    * ``mean``, of shape ``(n,)``: ``E[X | bin]``, between the edges of its bin.
+    * ``mean``, of shape ``(n,)``: the mean of ``X`` given that it is in the bin.
     * ``unbounded``: False if the last edge is the supremum of ``X``. If True, the supremum is ``inf``, and the last
       edge is an arbitrary point beyond the last mean.
 
     The code that builds the bins guarantees one of two properties, up to rounding errors, which
     :mod:`privproj.distributions.binned_profile` covers:
 
-    * Masses and means are exact. Then both upper and lower bounds hold.
-    * Masses and means belong to another distribution, and the expectation of every convex increasing function is at
-      least as large as for ``X``. Then only upper bounds hold.
+    * Masses and means are those of ``X``. Then both upper and lower bounds hold.
+    * Masses and means are those of a distribution that gives every convex increasing function at least its expectation
+      for ``X``. Then only upper bounds hold.
     """
 
     edges: Array
@@ -94,7 +94,7 @@ class Bins:
     def above(self) -> tuple[Array, Array]:
         """``P(X > edge)`` and ``E[X | X > edge]`` at every edge except the last.
 
-        Both arrays have the shape ``(n,)``. ``X`` is the variable of the bins.
+        ``X`` is the variable whose distribution the bins represent.
         """
         # P(X > edge) and E[X; X > edge] are sums over the bins above the edge.
         tail = np.cumsum(self.mass[::-1])[::-1]
@@ -104,9 +104,9 @@ class Bins:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """The two parts of the mass of each bin that move to its edges, of shape ``(n,)``.
+        """The mass of each bin, split to its left and right edge with the same mean.
 
-        Moving the mass of a bin to its left and right edge in these parts does not change its mean.
+        The split gives two arrays of shape ``(n,)``.
         """
         # mass (1 - w) and mass w,  w = (mean - left) / (right - left)
         left, right = self.edges[:-1], self.edges[1:]
@@ -115,14 +115,14 @@ class Bins:
 
     @cached_property
     def weights(self) -> Array:
-        """The mass at each edge if the mass of every bin is moved to its edges, ``(n + 1,)``."""
+        """The mass at each edge after the split :attr:`shares`, of shape ``(n + 1,)``."""
         left, right = self.shares
         return np.append(left, 0.0) + np.append(0.0, right)
 
     def shifted(self, shift: float) -> "Bins":
-        """Return the distribution of ``X + shift`` with ``shift >= 0``, in the same bins.
+        """Return the distribution of ``X + shift`` with ``shift >= 0``, in shifted bins.
 
-        The result has the same guarantee as these bins.
+        If the bins of ``X`` give valid bounds, so do the bins of the result.
         """
         if not shift:
             return self
@@ -132,7 +132,7 @@ class Bins:
     def lowered(self, factor: float) -> tuple[Array, Array]:
         """Return masses and means times a factor below 1, for lower bounds (C28).
 
-        No mean is lowered below the left edge of its bin. The first mass is set to 0.
+        The first mass is set to 0. Each mean stays at or above the left edge of its bin.
         """
         mass = factor * self.mass
         mass[0] = 0.0
@@ -142,8 +142,7 @@ class Bins:
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     """Return the distribution of ``scale * B`` with ``B ~ Beta(a, b)`` in bins.
 
-    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45. On the scale of the logit of
-    ``B`` the bins are narrowest just above the mean.
+    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45.
 
     Raises:
         PrecisionError: ``a + b`` is above 5e8.
@@ -162,8 +161,7 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
 def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     """Return the distribution of ``scale * U`` with ``U ~ Gamma(a)`` in bins.
 
-    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45. Three fifths of the bins are
-    between the quantiles 0.1 and 0.9999.
+    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45.
 
     Raises:
         PrecisionError: ``a`` is above 5e8.
@@ -183,11 +181,9 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
 def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     """Return the distribution of ``scale / U`` with ``U ~ Gamma(a)`` in bins.
 
-    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45. The mean of the first bin,
-    which has a mass of 1e-12, is set to its upper edge. For ``a <= 1`` the mean of the last bin is infinite, and is set
-    to :data:`FAR_SQUARED_SENSITIVITY`. Upper bounds of the expectation of an increasing function then use the supremum
-    of the function in the last bin. Lower bounds use its value at the left edge of that bin, because the distribution
-    is unbounded.
+    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45. Its mean is
+    :data:`FAR_SQUARED_SENSITIVITY` for ``a <= 1``, because the exact mean is infinite. Bounds of the expectation of an
+    increasing function stay valid.
 
     Raises:
         PrecisionError: ``a`` is above 5e8.
@@ -207,6 +203,8 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     places = s[:-1, None] + gaps * at
     density = dist.density(-places) * gaps * share
     mass, first = density.sum(axis=1), (np.exp(places) * density).sum(axis=1)
+    # Upper bounds of the expectation of an increasing function use its supremum in the last bin, and lower bounds its
+    # value at the left edge, because the distribution is unbounded.
     last = FAR_SQUARED_SENSITIVITY
     if a > 1.0:
         # E[1/U; U < u] = P(Gamma(a - 1) < u)/(a - 1), u = a e^-end
@@ -216,48 +214,42 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     edges = np.concatenate([[0.0], np.exp(s) / a * scale, [2.0 * last]])
     mean = np.divide(first, mass, out=np.exp(s[1:]), where=mass > LEAST_DIVIDED_MASS) / a * scale
     outer = (math.exp(log_gamma_tail(a, *_ratio(-low))), math.exp(log_gamma_below(a, *_ratio(-end))))
+    # The mean of the first bin, which has a mass of 1e-12, is its upper edge.
     mean = np.concatenate([edges[1:2], np.clip(mean, edges[1:-2], edges[2:-1]), [last]])
     return Bins(edges, np.concatenate([outer[:1], mass, outer[1:]]), mean, unbounded=True)
 
 
 def _ratio(s: float) -> tuple[float, float]:
-    """Return ``e^s - 1`` and ``e^s`` for a coordinate ``s``.
-
-    These are the arguments ``e`` and ``ratio`` of the functions for Gamma tails.
-    """
+    """Return ``e^s - 1`` and ``e^s``, which the functions for Gamma tails take."""
     return math.expm1(s), math.exp(s)
 
 
 def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
-    """Return the first index up to ``last`` at which a condition holds, or ``last``.
-
-    The condition must stay true at all larger indices.
-    """
+    """Return the first index at which a monotone condition holds, at most ``last``."""
     return bisect_left(range(last), True, key=is_true)
 
 
 class _PositiveDistribution(ABC):
     """A distribution on ``[0, inf)``, described by the density of a coordinate ``s``.
 
-    The density is smooth and unimodal. The coordinate is 0 at the mean of the distribution.
+    The coordinate is an increasing function of the variable, and 0 at its mean. Its density is smooth and unimodal.
     """
 
     width: float  # width of the peak in ``s``, about a standard deviation
 
     @abstractmethod
     def place(self, s: Array) -> Array:
-        """Return the points of ``[0, inf)`` at the coordinates ``s``."""
+        """Return the values of the variable at the coordinates ``s``."""
 
     @abstractmethod
     def density(self, s: Array) -> Array:
-        """Return the density of the random coordinate at the values ``s``."""
+        """Return the density of the coordinate at the points ``s``."""
 
     @abstractmethod
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return mass and ``E[X; .]`` below ``first``, and both above ``last``.
+        """Return mass and partial mean below ``first``, and both above ``last``.
 
-        ``first`` and ``last`` are coordinates. ``E[X; .]`` is the mean of ``X`` over an event, not divided by its
-        probability.
+        ``first`` and ``last`` are coordinates. A partial mean is ``E[X; X in the range]``, not divided by its mass.
         """
 
     def means(self, s: Array, edges: Array, nodes: int, finer: Array | None = None) -> tuple[Array, Array]:
@@ -267,7 +259,7 @@ class _PositiveDistribution(ABC):
             s: The coordinates of all edges except the first and the last.
             edges: The edges of the bins.
             nodes: The number of nodes of each Gauss rule.
-            finer: Coordinates at which wide bins are divided for the integration.
+            finer: Coordinates at which the range of integration is divided further.
         """
         points, starts = s, None
         if finer is not None:
@@ -295,7 +287,7 @@ class _PositiveDistribution(ABC):
 
 
 class _BetaDistribution(_PositiveDistribution):
-    """The distribution ``Beta(a, b)``, with the coordinate ``s = logit(B) - logit(mean)``."""
+    """The distribution ``Beta(a, b)``, with the coordinate ``logit(B) - logit(E B)``."""
 
     def __init__(self, a: float, b: float) -> None:
         if a + b > 5e8:  # the rounding was not measured
@@ -307,31 +299,25 @@ class _BetaDistribution(_PositiveDistribution):
         self.constant = beta_constant(a, b)
 
     def coordinate(self, x: Array) -> Array:
-        """Return the coordinates ``s`` of these points between 0 and 1."""
         # ln(x/p) - ln((1 - x)/q), e = n x - a
         excess = (self.a + self.b) * x - self.a
         return np.log1p(excess / self.a) - np.log1p(-excess / self.b)
 
     def place(self, s: Array) -> Array:
-        """Return the points of ``[0, inf)`` at the coordinates ``s``."""
         # p e^s / (q + p e^s)
         return self.p / (self.p + self.q * np.exp(-s))
 
     def density(self, s: Array) -> Array:
-        """Return the density of the random coordinate at the values ``s``."""
         # x^a y^b / Beta(a, b), by its value at the mean and a ln(x/p) + b ln(y/q)
         deviance = self.a * np.log1p(self.q * np.expm1(-s)) + self.b * np.log1p(self.p * np.expm1(s))
         return np.exp(self.constant - deviance)
 
     def log_tail(self, s: float) -> float:
-        """Return ``ln P(B > x)``, where ``s`` is the coordinate of ``x``."""
+        """Return ``ln P(B > x)``, where ``x`` has the coordinate ``s``."""
         return log_beta_tail_from(self.a, self.b, *self._shares(s), self.constant)
 
     def last_cell(self, cells: float, log_tail: float) -> int:
-        """Return the first ``j`` with ``ln P(B > j / cells)`` below ``log_tail``.
-
-        The result is at most ``ceil(cells)``.
-        """
+        """Return the least ``j <= ceil(cells)`` with ``ln P(B > j / cells) < log_tail``."""
 
         def is_below(j: int) -> bool:
             x = min(j / cells, 1.0)
@@ -340,9 +326,9 @@ class _BetaDistribution(_PositiveDistribution):
         return _first_true(math.ceil(cells), is_below)
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """Return masses and means of the bins between these points and 1.
+        """Return masses and means of the bins between these edges and 1.
 
-        The first point must be 0.
+        The first edge must be 0.
         """
         if len(edges) == 1 or edges[1] >= 1.0:
             return np.ones(1), np.array([self.p])
@@ -350,11 +336,6 @@ class _BetaDistribution(_PositiveDistribution):
         return self.means(s, edges if edges[-1] == 1.0 else np.append(edges, 1.0), CELL_NODES, self.width * CELL_PANELS)
 
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return mass and ``E[B; .]`` below ``first``, and both above ``last``.
-
-        ``first`` and ``last`` are coordinates. ``E[B; .]`` is the mean of ``B`` over an event, not divided by its
-        probability.
-        """
         # E[B; .] = a/(a+b) P(Beta(a+1, b) in .)
         a, b, tail = self.a, self.b, log_beta_tail_from
         (x, y), (u, v), biased = self._shares(first), self._shares(last), beta_constant(a + 1.0, b)
@@ -364,32 +345,30 @@ class _BetaDistribution(_PositiveDistribution):
         return low, high
 
     def _shares(self, s: float) -> tuple[float, float]:
-        """Return the point ``x`` at a coordinate, and ``1 - x``."""
+        """Return the value ``x`` of the Beta variable at a coordinate, and ``1 - x``."""
         return self.p / (self.p + self.q * math.exp(-s)), self.q / (self.q + self.p * math.exp(s))
 
 
 class _GammaDistribution(_PositiveDistribution):
-    """The distribution ``Gamma(a)``, with the coordinate ``s = ln(U/a)``."""
+    """The distribution of ``U ~ Gamma(a)``, with the coordinate ``ln(U/a)``."""
 
     def __init__(self, a: float) -> None:
         self.a, self.width = a, 1.0 / math.sqrt(a)
         self.constant = log_gamma_front(a, 0.0, 1.0)
 
     def place(self, s: Array) -> Array:
-        """Return the points of ``[0, inf)`` at the coordinates ``s``."""
         return self.a * np.exp(s)
 
     def density(self, s: Array) -> Array:
-        """Return the density of the random coordinate at the values ``s``."""
         # u^a e^-u / Gamma(a) at u = a e^s, by its value at the mean and a (s - (e^s - 1))
         return np.exp(self.constant - self.a * (np.expm1(s) - s))
 
     def log_tail(self, s: float) -> float:
-        """Return the log tail ``ln P(U > a e^s)``."""
+        """Return ``ln P(U > a e^s)``."""
         return log_gamma_tail(self.a, math.expm1(s), math.exp(s))
 
     def find_quantile(self, share: float) -> float:
-        """Return approximately the coordinate of the quantile at the probability ``share``."""
+        """Return approximately the coordinate of the quantile at this probability."""
         a, below = self.a, share < 0.5
 
         def excess(ratio: float) -> float:
@@ -401,11 +380,6 @@ class _GammaDistribution(_PositiveDistribution):
         return math.log(crossing.upper)
 
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return mass and ``E[U; .]`` below ``first``, and both above ``last``.
-
-        ``first`` and ``last`` are coordinates. ``E[U; .]`` is the mean of ``U`` over an event, not divided by its
-        probability.
-        """
         # E[U; .] = a P(Gamma(a+1) in .), and a e^s = (a + 1)(1 + e) with e = (a (e^s - 1) - 1)/(a + 1)
         a = self.a
         ends = []
@@ -417,18 +391,15 @@ class _GammaDistribution(_PositiveDistribution):
 
 
 def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
-    """Return an upper bound of the distribution of ``scale * sum of share * B`` (C6).
+    """Return an upper bound of the distribution of a weighted sum over layers (C6).
 
-    The sum is over independent layers; ``B`` is the squared norm of a projected unit vector, and ``share`` is the
-    weight of a layer. The expectation of every convex increasing function is at least as large as for the exact
-    distribution. Each ``share * B`` is split to the points of a uniform grid without changing its mean, and truncated
-    tails are moved to the supremum.
+    The sum is ``scale * sum of share * B`` over independent layers. ``B`` is the squared norm of a projected unit
+    vector, and ``share`` is the weight of its layer. The result gives every convex increasing function at least its
+    exact expectation.
 
-    Args:
-        parts: Tuples ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)``.
-            ``share`` is the squared clipping norm of one layer divided by the sum over all layers. A layer with
-            ``dim == rank`` is not projected and adds its share.
-        scale: The factor of the sum.
+    Args: parts: Tuples ``(dim, rank, count, share)`` for ``count`` equal layers with
+        ``B ~ Beta(rank/2, (dim - rank)/2)``. ``share`` is the squared clipping norm of one layer divided by the sum
+        over all layers. A layer with ``dim == rank`` is not projected, so ``B = 1``. scale: The factor of the sum.
     """
     moving = [part for part in parts if part[0] > part[1]]
     width = 1.0
@@ -468,23 +439,23 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
 
 
 class _GridDistribution(NamedTuple):
-    """A discrete distribution with atoms at ``0, w, 2 w, ...``.
-
-    ``w`` is ``2^level`` units.
-    """
+    """A discrete distribution on a grid from 0 with the spacing ``2^level`` units."""
 
     atoms: Array
     level: int
 
     def coarser(self, level: int) -> "_GridDistribution":
-        """Return the distribution with each atom moved down to the grid of a higher level."""
+        """Return the distribution after moving each atom down to a coarser grid.
+
+        The new spacing is ``2^level`` units.
+        """
         atoms = self.atoms
         for _ in range(level - self.level):
             atoms = np.pad(atoms, (0, len(atoms) % 2)).reshape(-1, 2).sum(axis=1)
         return _GridDistribution(atoms, max(level, self.level))
 
     def plus(self, other: "_GridDistribution", most: int = MOST_ATOMS_BELOW) -> "_GridDistribution":
-        """Return a distribution that is stochastically below the independent sum of both.
+        """Return a lower bound, in stochastic order, of the sum of independent variables.
 
         The result has at most about ``most`` atoms.
         """
@@ -499,10 +470,10 @@ class _GridDistribution(NamedTuple):
 
 
 def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
-    """Return a lower bound of the distribution of ``scale * sum of share * B`` (C28).
+    """Return a lower bound of the distribution of a weighted sum over layers (C28).
 
-    The sum is over independent layers, as in :func:`convolve_layers`. The result is stochastically at most the exact
-    distribution: every atom is moved down, which decreases the expectation of every increasing function.
+    The sum is that of :func:`convolve_layers`. The result is stochastically below it: the expectation of every
+    increasing function is at most the exact one.
 
     Args:
         parts: The layers, as for :func:`convolve_layers`.
@@ -521,10 +492,9 @@ def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale:
 
 @lru_cache(maxsize=16)
 def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, float, Array]:
-    """Return a distribution that is stochastically below the sum of the layers.
+    """Return a lower bound, in stochastic order, of the weighted sum over layers.
 
-    The result is ``(shift, width, atoms)``, with atoms at ``shift + width j``. Layers are sorted by their means and
-    added in pairs, then the pairs are added in pairs, and so on.
+    The result is ``(shift, width, atoms)``, where ``atoms`` are the masses at ``shift + width j``.
     """
     moving = sorted((part for part in parts if part[0] > part[1]), key=lambda part: part[3] * part[1] / part[0])
     shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
@@ -542,11 +512,11 @@ def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, f
 
 
 def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> _GridDistribution:
-    """Return a distribution that is stochastically below the sum of equal layers.
+    """Return a lower bound, in stochastic order, of the sum over equal layers.
 
     Args:
         part: ``(dim, rank, count, share)`` of the layers, as for :func:`convolve_layers`.
-        unit: The unit of the grid.
+        unit: The spacing of the grid at level 0.
         most: The approximate largest number of atoms.
     """
     dim, rank, n, share = part
@@ -564,10 +534,9 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
 
 
 def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
-    """Return the masses of ``cells * Beta(a, b)`` after splitting it to the integers.
+    """Return the masses of ``cells * Beta(a, b)``, split to the integers 0, 1, 2, ...
 
-    The integers are 0, 1, 2, ..., up to the first one with an upper tail below 1e-45. The split does not change the
-    mean.
+    The split keeps the mean. The last integer is the first one with an upper tail below 1e-45.
     """
     dist = _BetaDistribution(a, b)
     top = max(dist.last_cell(cells, LOG_BINNED_TAIL), 1)

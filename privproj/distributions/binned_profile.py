@@ -1,16 +1,17 @@
-"""Evaluate privacy profiles at many epsilons, from the distribution of the squared sensitivity in bins (C4, C5).
+"""Bounds of delta at many epsilons, for a binned squared sensitivity (C4, C5).
 
-:mod:`privproj.distributions.mixture_profile` derives the formulas and defines ``h_eps``, ``g_p`` and ``x0``. For upper
-bounds, a convex function is replaced by its chord over a bin, and a concave function by its value at the mean of the
-bin (Jensen's inequality). Lower bounds do the reverse (C28). The error of all bounds is of second order in the width of
-a bin. Shapes: ``eps`` is ``(e,)``, a distribution has ``n`` bins, and values at its edges are ``(e, n + 1)``.
+``X`` is the squared sensitivity over the noise variance, and ``h(x)`` is the Gaussian delta at ``eps`` and ``X = x``.
+``h`` is convex up to ``x0`` and concave beyond. :mod:`privproj.distributions.mixture_profile` derives the formulas and
+defines ``g_p``, a convex function above ``h``. For upper bounds, a convex function is replaced by its chord over a bin,
+and a concave function by its value at the mean of the bin (Jensen's inequality). Lower bounds do the reverse (C28). The
+error of all bounds is of second order in the width of a bin.
 
-A *cut* is an edge ``c``. Its *dual value* ``V(c) = E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]`` is
-a lower bound of ``E[g_p(X)]`` for every ``p``. Here ``h`` is ``h_eps``.
+For the edge ``c`` of a bin, called a *cut*, the *dual value* is ``V(c) = E[h(X); X <= c] + P(X > c) h(M(c))`` with
+``M(c) = E[X | X > c]``. It is a lower bound of ``E[g_p(X)]`` for every ``p``.
 
-A *row* is one ``eps``. A few rows are *guides*: there the Gaussian profile is evaluated at every edge. Between two
-guides it is evaluated only at the edges that contribute at these guides. The mass to the left of these edges is moved
-up to the first of them, which can only increase an upper bound.
+Arrays have one row for each ``eps``. A few rows are *guides*: there ``h`` is evaluated at every edge. Between two
+guides ``h`` is evaluated only at the edges that contribute at these guides. The mass to the left of these edges is
+moved up to the first of them, which can only increase an upper bound.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,16 +44,13 @@ NEGLIGIBLE_SHARE = (
 
 
 def _inflections(eps: Array) -> Array:
-    """Return ``x0(eps)``, where the Gaussian delta ``h_eps`` turns from convex to concave.
-
-    ``x0 = 2 (sqrt(1 + eps^2) - 1)``, as a squared sensitivity (C3).
-    """
+    """Return the squared sensitivity at which the Gaussian delta turns concave (C3)."""
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
 
 
 def _slopes(eps: Array, x: Array) -> Array:
-    """Return ``h_eps'(x)``, the slope of the Gaussian delta, for ``x > 0`` (C3)."""
+    """Return the slope of the Gaussian delta in the squared sensitivity ``x > 0`` (C3)."""
     root = np.sqrt(x)
     # h'(x) = phi(eps/sqrt x - sqrt x/2) / (2 sqrt x)
     with np.errstate(over="ignore", under="ignore"):
@@ -63,7 +61,6 @@ def _slopes(eps: Array, x: Array) -> Array:
 
 
 def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
-    """Return ``evaluate(eps)``, calling it with the ``eps`` in increasing order."""
     order = np.argsort(eps)
     values = np.empty(len(eps))
     values[order] = evaluate(eps[order])
@@ -71,18 +68,14 @@ def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
 
 
 def _guides(count: int) -> NDArray[np.intp]:
-    """Return the indices of the guides among ``count`` rows.
-
-    For at most :data:`MOST_GUIDES` rows every row is a guide. Otherwise the guides are the ends of pieces that cover
-    the rows.
-    """
+    """Return the indices, among ``count`` epsilons, at which all bins are evaluated."""
     if count <= MOST_GUIDES:
         return np.arange(count)
     return np.linspace(0, count - 1, 1 + -(-count // ROWS_AT_ONCE)).astype(np.intp)
 
 
 def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
-    """Yield pieces of the rows as slices, each with the slice of the guides around it."""
+    """Yield consecutive ranges of epsilons, each with the ``guides`` around it."""
     together = ROWS_AT_ONCE if len(guides) == guides[-1] + 1 else 1
     for i in range(0, max(len(guides) - 1, 1), together):
         last = i + together >= len(guides) - 1
@@ -93,10 +86,7 @@ def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
 
 
 def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -> Array:
-    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``.
-
-    A few rows are evaluated at a time.
-    """
+    """Return the array of ``function(eps, sqrt(x))``, with one row for each ``eps``."""
     roots, table = np.sqrt(x), np.empty((len(eps), len(x)))
     for i in range(0, len(eps), ROWS_AT_ONCE):
         table[i : i + ROWS_AT_ONCE] = function(eps[i : i + ROWS_AT_ONCE, None], roots)
@@ -107,23 +97,20 @@ def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -
 
 
 def any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
-    """Return upper bounds of delta for any rank, ``min_p max_l E[g_p(X_l)]`` (C5).
+    """Return upper bounds of delta if neighboring sums have a difference of any rank.
 
-    Every tangent point ``p >= x0`` gives an upper bound. The function uses ``p = M(c) = E[X | X > c]`` for the
-    distribution and the edge ``c`` with the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))``, or ``p = x0`` if
-    that is better. The point ``x0`` helps for a distribution with only one distant atom above ``x0``. ``h`` is the
-    Gaussian delta ``h_eps``, ``x0`` is its inflection point, and ``g_p`` is the convex function above it with the
-    tangent point ``p``.
+    The bound is ``min_p max_l E[g_p(X_l)]`` (C5), where ``g_p`` is a convex function above the Gaussian delta. Every
+    ``p`` gives a valid bound.
 
     Args:
         eps: Epsilons in nats, of shape ``(e,)``.
-        dists: The distributions ``X_l`` of the layers under one joint clipping norm.
+        dists: The distributions of ``X_l``, the squared sensitivity over the noise variance, for each layer ``l`` under
+            one joint clipping norm.
     """
     return _in_order(lambda rows: _any_rank_deltas(rows, dists), eps)
 
 
 def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
-    """Return :func:`any_rank_deltas` for increasing ``eps``."""
     guides, x0 = _guides(len(eps)), np.maximum(_inflections(eps), SMALLEST_UPPER_DELTA)
     # Where sup X <= x0 (C5, case 2) the bound is E[h(X)].
     convex = max(dist.supremum for dist in dists) <= x0
@@ -164,19 +151,19 @@ def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
-    """Return the tangent points and the best cuts at every row (epsilon).
+    """Return tangent points ``p`` for the any-rank bound at each epsilon (C5).
 
-    The dual value of a cut ``c`` is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``. ``h`` is the
-    Gaussian delta.
+    The dual value of an edge ``c`` is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``. ``h`` is the
+    Gaussian delta at the squared sensitivity ``X``.
 
     Args:
-        tables: The tables of the distributions.
-        x0: The inflection of ``h_eps`` at every row.
+        tables: Values of ``h`` for each distribution of ``X``.
+        x0: The inflection point of ``h`` at each epsilon.
 
     Returns:
-        * the tangent point ``p >= x0`` of the distribution with the largest dual value at each row;
+        * the tangent point ``p >= x0`` of the distribution with the largest dual value;
         * the tangent points of all distributions;
-        * the best cut ``c`` of every distribution, as indices of edges.
+        * the index of the edge ``c`` with the largest dual value, for each distribution.
     """
     duals = [table.find_largest_duals(x0) for table in tables]
     worst = np.argmax([value for value, _, _ in duals], axis=0)
@@ -187,18 +174,16 @@ def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, li
 def _largest_means(
     tables: "list[_Table]", tangents: Array, best_of_each: Array | None = None, convex: NDArray[np.bool_] | None = None
 ) -> Array:
-    """Return upper bounds of ``min_p max_l E[g_p(X_l)]``, starting from given tangents.
+    """Return upper bounds of delta ``min_p max_l E[g_p(X_l)]`` at each epsilon (C5).
 
-    ``g_p`` is the convex function above the Gaussian delta with the tangent point ``p`` (C5). Without ``best_of_each``
-    only the given tangents are used. Otherwise two more tangents are tried: the best tangent of the distribution with
-    the largest expectation, and a tangent between this one and the given one, where two of the expectations are about
-    equal. The result is the smallest bound at each row.
+    ``g_p`` is a convex function above the Gaussian delta ``h``, with the tangent of ``h`` at ``p``. ``X_l`` is the
+    squared sensitivity of layer ``l``. The result is the least bound over the tangents that are tried.
 
     Args:
-        tables: The tables of the distributions ``X_l``.
-        tangents: The tangent at every row, from :func:`_tangents`.
-        best_of_each: The best tangent point of each distribution at every row.
-        convex: True at the rows where ``h_eps`` is convex on the whole range of the distributions.
+        tables: Values of ``h`` for the distribution of each ``X_l``.
+        tangents: The first tangent at each epsilon, from :func:`_tangents`.
+        best_of_each: The best ``p`` of each distribution at each epsilon. If given, two more tangents are tried.
+        convex: True where ``h`` is convex on the whole range of the distributions.
     """
     means, row = np.array([table.means(tangents) for table in tables]), np.arange(len(tables[0].eps))
     largest, first = means.max(axis=0), means.argmax(axis=0)
@@ -216,10 +201,10 @@ def _largest_means(
 
 
 def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
-    """Return tangents of the Gaussian delta ``h_eps`` at the points ``p``.
+    """Return tangents of the Gaussian delta ``h`` at squared sensitivities ``p``.
 
-    The rows of the result are ``p``, upper bounds of ``h_eps(p)``, and the slopes ``h_eps'(p)``. In the ``convex``
-    columns the second and third row describe a line below ``h_eps``, so that ``g_p`` is ``h_eps``.
+    The three rows of the result are ``p``, upper bounds of ``h(p)``, and the slopes at ``p``. Where ``convex`` is True,
+    the line is the constant -1, which is below ``h``.
     """
     tangents = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
     tangents[1:, convex] = [[-1.0], [0.0]]
@@ -228,9 +213,9 @@ def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
 
 @dataclass(frozen=True)
 class _Table:
-    """Values of the Gaussian delta ``h_eps`` at neighboring edges of a distribution.
+    """Values of the Gaussian delta at a range of the edges of a distribution in bins.
 
-    The mass to the left of these edges is moved up to the first of them.
+    The mass to the left of this range is moved up to its first edge.
     """
 
     dist: Bins
@@ -247,17 +232,16 @@ class _Table:
 
     @classmethod
     def of(cls, eps: Array, dist: Bins, edges: slice, cuts: slice) -> "_Table":
-        """Return the table of the given edges, and of the given cuts of the dual value."""
         edges = slice(edges.start, min(edges.stop, len(dist.edges)))
         values = _tabulate(gaussian_deltas, eps, np.concatenate([dist.edges[edges], dist.above[1][cuts]]))
         count = edges.stop - edges.start
         return cls(dist, eps, edges, values[:, :count], cuts, values[:, count:])
 
     def find_largest_duals(self, x0: Array) -> tuple[Array, Array, NDArray[np.intp]]:
-        """Return the largest dual value over cuts ``c <= x0`` at every row (C5).
+        """Return the largest dual value ``V(c)`` over edges ``c <= x0`` (C5).
 
-        The dual value is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``. The other results are
-        ``M(c)`` at the best cut, and the index of its edge.
+        ``V(c) = E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``, where ``h`` is the Gaussian delta.
+        The other results are ``M(c)`` at the best edge, and the index of this edge.
         """
         dist, cuts, start = self.dist, self.cuts, self.edges.start
         ahead, count = cuts.start - start, cuts.stop - 1 - cuts.start
@@ -278,10 +262,9 @@ class _Table:
         return dual[np.arange(len(best)), best], dist.above[1][cuts][best], cuts.start + best
 
     def majorants(self, tangents: Array) -> Array:
-        """Return ``g_p`` at the edges, for the tangent of every row (C5).
+        """Return the convex function ``g_p`` above the Gaussian delta, at every edge (C5).
 
-        ``g_p`` is the convex function above the Gaussian delta with the tangent point ``p``. In an unbounded last bin
-        ``g_p`` is bounded by a line, because the slope of ``g_p`` is at most that of the tangent.
+        ``tangents`` has the tangent at ``p`` for each epsilon, from :func:`_tangents`.
         """
         # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
         p, height, slope = tangents[:, :, None]
@@ -296,11 +279,9 @@ class _Table:
         return values
 
     def means(self, tangents: Array) -> Array:
-        """Return upper bounds of ``E[g_p(X)]`` by chords, for the tangent of every row.
+        """Return upper bounds of ``E[g_p(X)]`` for the squared sensitivity ``X``.
 
-        ``g_p`` is the convex function above the Gaussian delta ``h`` with the tangent point ``p`` (C5). If a tangent is
-        above ``h`` at the last edge, it is above ``h`` at all larger values too, where ``g_p`` is affine. Otherwise the
-        table is extended. ``X`` is the squared sensitivity.
+        ``g_p`` is the convex function above the Gaussian delta with the tangent at ``p`` (C5), for each epsilon.
         """
         dist, edges, majorants = self.dist, self.edges, self.majorants(tangents)
         if edges.stop < len(dist.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
@@ -313,9 +294,10 @@ class _Table:
         return majorants @ weights + (height * rest[0] + slope * (rest[1] - p * rest[0]))
 
     def find_columns(self, tangents: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the first edge that each row needs, and one past the last.
+        """Return the range of edges that contribute to ``E[g_p(X)]``, for each epsilon.
 
-        Edges before the first one are negligible. The last edge is the first at which the tangent is above ``h``.
+        ``g_p`` is the convex function above the Gaussian delta (C5). The range ends at the first edge where ``g_p`` is
+        the tangent.
         """
         majorants = self.majorants(tangents)
         stop = (self.at_edges >= majorants).sum(axis=1) + 2
@@ -324,35 +306,35 @@ class _Table:
 
 
 def _first_followed(values: Array, weights: Array, totals: Array) -> NDArray[np.intp]:
-    """Return the first column of every row that is not negligible.
+    """Return the first index of each row before which the terms have a negligible sum.
 
-    The sum of all columns before this column is negligible. ``values`` and ``weights``, the cumulative weights of the
-    columns, increase along a row. ``totals`` are the sums of all columns.
+    Args:
+        values: The summands without their weights, increasing along a row.
+        weights: The cumulative weights.
+        totals: The sum of each row.
     """
     return np.maximum((weights * values <= NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1) - 1, 0)
 
 
 def any_rank_deltas_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
-    """Return lower bounds of delta for any rank, ``min_p max_l E[g_p(X_l)]`` (C5).
+    """Return lower bounds of delta if neighboring sums have a difference of any rank.
 
-    The result has the shape ``(e,)`` and is 0 if no lower bound is known. Each bound is the largest dual value
-    ``E[h(X); X <= c] + P(X > c) h(M(c))`` over some edges ``c <= x0``, with ``h`` bounded by Jensen's inequality (C28).
-    At the guides all distributions and edges are tried. At other rows, only those near the best ones of the guides are
-    tried. ``h`` is the Gaussian delta ``h_eps``, ``x0`` is its inflection point, and ``g_p`` is the convex function
-    above it with the tangent point ``p``.
+    They bound ``min_p max_l E[g_p(X_l)]``, where ``g_p`` is a convex function above the Gaussian delta (C5, C28). A
+    bound is 0 if none is known.
 
     Args:
         eps: Epsilons in nats, of shape ``(e,)``.
-        dists: The distributions ``X_l`` of the layers under one joint clipping norm.
+        dists: The distributions of ``X_l``, the squared sensitivity over the noise variance, for each layer ``l`` under
+            one joint clipping norm.
     """
     return _in_order(lambda rows: _claimed(_largest_duals_below(rows, dists)), eps)
 
 
 def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
-    """Return lower bounds of the largest dual value of all distributions (C5, C28).
+    """Return lower bounds of the any-rank delta by its dual form; ``eps`` increases.
 
-    ``eps`` must increase. At the guides all distributions and all edges are tried. At other rows only the distributions
-    that are the best at some guide are tried, with cuts next to their best cuts.
+    Each bound is the largest of ``E[h(X); X <= c] + P(X > c) h(M(c))`` over some distributions of ``X`` and some edges
+    ``c`` (C5, C28). ``h`` is the Gaussian delta, and ``M(c) = E[X | X > c]``.
     """
     guides, x0 = _guides(len(eps)), _inflections(eps)
     tried = [_try_cuts(eps[guides], x0[guides], dist) for dist in dists]
@@ -371,10 +353,10 @@ def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """Return the largest dual values, the best cuts, and the first needed bins.
+    """Return the largest lower bound of the dual value for each epsilon.
 
-    All three have one entry for each row. Cuts and bins are indices. All bins before the first needed bin are
-    negligible.
+    :func:`_dual_parts_below` defines the dual value. The other results are the indices of the best edge and of the
+    first bin that is not negligible.
     """
     count = len(dist.mass)
     within, far = _dual_parts_below(eps, x0, dist, slice(0, count), slice(0, count + 1))
@@ -384,18 +366,17 @@ def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp
 
 
 def _dual_parts_below(eps: Array, x0: Array, dist: Bins, bins: slice, cuts: slice) -> tuple[Array, Array]:
-    """Return lower bounds of both terms of the dual value at these cuts, 0 if unknown.
+    """Return lower bounds of the two terms of the dual value at each edge ``c``.
 
-    The dual value is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]`` (C5). The cut ``k`` is between
-    the bins ``k - 1`` and ``k``. The bins before a cut must end below ``x0``, because Jensen's inequality is used for
-    them. ``h`` is the Gaussian delta ``h_eps``, and ``x0`` is its inflection point.
+    The dual value is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``. ``h`` is the Gaussian delta
+    at the squared sensitivity ``X``. A bound is 0 if none is known (C5, C28).
 
     Args:
         eps: Epsilons in nats.
-        x0: The inflection of ``h_eps`` at each of them.
-        dist: The distribution.
+        x0: The inflection point of ``h`` at each epsilon.
+        dist: The distribution of ``X``.
         bins: The range of bins that are used; the mass of earlier bins is omitted.
-        cuts: The range of cuts.
+        cuts: The range of indices of the edges ``c``.
     """
     mass, mean = dist.lowered(BIN_SAFETY)
     tail, means = (np.append(BIN_SAFETY * part, 0.0)[cuts] for part in dist.above)
@@ -413,34 +394,30 @@ def _dual_parts_below(eps: Array, x0: Array, dist: Bins, bins: slice, cuts: slic
 
 
 def rank_one_deltas(eps: Array, dist: Bins) -> Array:
-    """Return upper bounds of delta for a difference of rank one, ``E[h_eps(X)]`` (C4).
+    """Return upper bounds of delta if neighboring sums have a difference of rank one.
 
-    The result has the shape ``(e,)``. ``h_eps`` is replaced by its chord over a bin where it is convex, and by its
-    value at the mean of the bin where it is concave. In a bin that contains ``x0`` the value at the upper edge is used.
-    ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``, and ``x0`` is its inflection point.
+    Delta is ``E[h(X)]``, where ``h`` is the Gaussian delta at ``eps`` and the squared sensitivity ``X`` over the noise
+    variance. ``dist`` is the distribution of ``X``. The result has the shape of ``eps`` (C4).
     """
     return _in_order(lambda rows: np.minimum(PROFILE_SAFETY * _rank_one_means(rows, dist, _upper_means), 1.0), eps)
 
 
 def rank_one_deltas_below(eps: Array, dist: Bins) -> Array:
-    """Return lower bounds of ``E[h_eps(X)]`` of shape ``(e,)``, 0 if unknown (C28).
+    """Return lower bounds of the delta in :func:`rank_one_deltas` (C28).
 
-    ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``.
+    A bound is 0 if none is known.
     """
     return _in_order(lambda rows: _claimed(_rank_one_means(rows, dist, _lower_means)), eps)
 
 
 def _claimed(lower: Array) -> Array:
-    """Return these lower bounds, lowered by :data:`LEAST_LOWER_DELTA`.
-
-    Tiny lower bounds become 0, and the others are at most 1. The decrease covers bins whose mass is too small for their
-    mean to be computed.
-    """
+    """Return lower bounds of delta, reduced by a margin for rounding."""
+    # The decrease covers bins whose mass is too small for their mean to be computed.
     return np.minimum(np.where(lower > 1e3 * LEAST_LOWER_DELTA, lower - LEAST_LOWER_DELTA, 0.0), 1.0)
 
 
 def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, slice], Array]) -> Array:
-    """Return ``mean(eps, x0, dist, bins)`` with the bins that are not negligible.
+    """Return ``mean(eps, x0, dist, bins)`` with the bins that contribute to delta.
 
     ``x0`` are the inflection points of the Gaussian delta. ``eps`` must increase.
     """
@@ -457,10 +434,9 @@ def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, 
 
 
 def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
-    """Return three ranges of these bins, by their position relative to ``x0``.
+    """Return the ranges of the bins below all ``x0``, between them, and above them.
 
-    The ranges are the bins below ``x0`` at every row, the bins below ``x0`` at some rows only, and the bins above
-    ``x0`` at every row.
+    ``x0`` are the increasing inflection points of the Gaussian delta.
     """
     right = np.append(dist.edges[1:-1], dist.supremum)[bins]
     convex = bins.start + int(np.searchsorted(right, x0[0], "right"))
@@ -469,10 +445,9 @@ def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
 
 
 def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
-    """Return upper bounds of ``E[h_eps(X)]``, evaluated in these bins.
+    """Return upper bounds of ``E[h(X)]``, with ``h`` evaluated in some ``bins`` only.
 
-    The mass below these bins is moved up to their first edge. Above them ``h_eps`` is bounded by 1. ``h_eps(X)`` is the
-    Gaussian delta at the squared sensitivity over noise ``X``.
+    ``h`` is the Gaussian delta at the squared sensitivity ``X``, and ``x0`` is its inflection point.
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]
@@ -495,11 +470,9 @@ def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
 
 
 def _lower_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
-    """Return lower bounds of ``E[h_eps(X)]``, evaluated in these bins (C28).
+    """Return lower bounds of ``E[h(X)]``, with ``h`` evaluated in some ``bins`` only.
 
-    The first bin of the distribution counts as 0, because its mass may be a small difference of large masses. ``h_eps``
-    increases, so in a bin it is at least its value at the left edge. The curvature of ``h_eps`` gives larger lower
-    bounds. ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``.
+    ``h`` is the Gaussian delta at the squared sensitivity ``X``, and ``x0`` is its inflection point (C28).
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]

@@ -1,14 +1,15 @@
-"""Compute the densities of two squared sensitivities of M1 that have no closed form (C7, C8).
+"""Densities of two squared sensitivities of M1 that have no closed form (C7, C8).
 
-The densities are those of ``y = ln X``; :mod:`privproj.distributions.tabulated` integrates them.
+The densities are those of ``y = ln X``, where ``X`` is the squared sensitivity over the noise variance.
+:mod:`privproj.distributions.tabulated` integrates them.
 
-:class:`ProjectedEnergy` is for M1 with a known projection matrix ``M`` and one direction ``u``. The squared sensitivity
-is ``X = |M u|^2 = U (U + Y) / r^2``, where ``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent (C7).
+:class:`ProjectedEnergy` is for M1 with a known projection matrix ``M`` and one direction ``u``:
+``X = |M u|^2 = U (U + Y) / r^2``, where ``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent (C7).
 
 :class:`SecretShift` is for a vector release of M1 whose projection stays secret (C8). Let the unit vectors ``v`` and
 ``v'`` of two neighboring datasets have the distance ``s = 2 sin(eta)``, and let ``sigma`` be the standard deviation of
-the noise. If ``g ~ chi2_r / r`` is revealed, both releases are Gaussian, and the difference of their means, in units of
-their noise, is ``S (c + xi)`` with ``xi ~ N(0, 1)`` and
+the noise. Given ``g ~ chi2_r / r``, both releases are Gaussian. The difference of their means, in units of their noise,
+is ``S (c + xi)`` with ``xi ~ N(0, 1)`` and
 
     S = (g/r) sin(2 eta) / (sigma tau),   c = r sqrt(sigma^2 + (g/r) sin^2(eta)) / cos(eta),   tau^2 = sigma^2 + g/r.
 
@@ -33,10 +34,10 @@ from privproj.numerics.special import stirling_remainder
 
 @dataclass(frozen=True)
 class ProjectedEnergy:
-    """The distribution of ``X = |M u|^2`` for a unit vector ``u`` under M1 (C7).
+    """The distribution of the squared sensitivity ``X = |M u|^2`` of M1 (C7).
 
-    ``M`` has the Wishart distribution ``W_d(I/r, r)``. ``X = B N^2 / r^2`` with independent ``B ~ Beta(a, b)`` and
-    ``N ~ chi2_(2(a+b))``. Equivalently ``X = U (U + Y) / r^2`` with ``U = B N`` and ``Y = N - U``.
+    ``u`` is a unit vector, and ``M`` has the Wishart distribution ``W_d(I/r, r)``. Then ``X = U (U + Y) / r^2`` with
+    independent chi-square variables ``U`` and ``Y``.
 
     * ``a``: half the degrees of freedom of ``U``, which is ``r/2`` for M1.
     * ``b``: half the degrees of freedom of ``Y``, which is ``(d - 1)/2`` for M1. With ``b = 0``, ``X = U^2 / r^2``.
@@ -54,9 +55,9 @@ class ProjectedEnergy:
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The range and peak width ``(low, high, width)`` of ``y = ln X``.
+        """The range and peak width ``(low, high, width)`` of the log squared sensitivity.
 
-        See :attr:`privproj.distributions.tabulated.LogDensity.ends`. ``X`` is the squared sensitivity.
+        See :attr:`privproj.distributions.tabulated.LogDensity.ends`.
         """
         n = self.a + self.b
         spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
@@ -68,10 +69,9 @@ class ProjectedEnergy:
 
     @cached_property
     def grid(self) -> tuple[Array, Array]:
-        """The values of ``ln B`` in the trapezoidal sum, and the logs of their weights.
+        """The points ``ln B`` and log weights of a trapezoidal sum over ``B ~ Beta(a, b)``.
 
-        The points are equidistant in the logit of ``B``, and the weights have the sum 1. Points that round to ``B = 1``
-        are merged. With ``b = 0`` there is one point, ``B = 1``.
+        The values are equidistant in the logit of ``B``. The weights have the sum 1.
         """
         if self.b == 0.0:
             return np.zeros(1), np.zeros(1)
@@ -93,10 +93,7 @@ class ProjectedEnergy:
         return np.append(log_b[inside], [0.0] * len(together)), np.append(logs[inside], together)
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y = ln X`` at an array of points.
-
-        The result is a sum over the grid of ``B``. ``X`` is the squared sensitivity.
-        """
+        """Return the density of the log squared sensitivity at the points ``y``."""
         k = self.a + self.b
         # N/2 = k e^s, k = a + b, with density sqrt(k/2 pi) e^-R e^(-k (e^s - 1 - s)) of s, R Stirling's remainder:
         # sum over B of weight(B) f(s) / 2 at s = (y + 2 ln r - ln B)/2 - ln(2 k) (C7)
@@ -114,10 +111,9 @@ class ProjectedEnergy:
 
 
 def _reach_above_center(a: float, b: float) -> float:
-    """Return how far above its center ``ln(4 a n)`` the density of ``ln(B N^2)`` extends.
+    """Return how far above ``ln(4 a (a + b))`` the density of ``ln(B N^2)`` extends.
 
-    At this distance the density has decreased by about 720 nats. ``n`` is ``a + b``. ``B ~ Beta(a, b)`` and ``N``,
-    chi-square with ``2 n`` degrees of freedom, are independent.
+    ``B ~ Beta(a, b)`` and ``N``, chi-square with ``2 (a + b)`` degrees of freedom, are independent.
     """
     n = a + b
 
@@ -143,13 +139,14 @@ LEAST_CENTER_OVER_XI = 40.0
 
 @dataclass(frozen=True)
 class SecretShift:
-    """The distribution of the log squared sensitivity ``y`` for one pair of unit vectors (C8).
+    """The distribution of M1's log squared sensitivity if the projection is secret.
 
-    It is for M1 with a secret projection; the module docstring defines the symbols.
+    It is for one pair of unit vectors ``v`` and ``v'`` with the distance ``2 sin(eta)``. Given ``g ~ chi2_r / r``, the
+    release is Gaussian (C8).
 
     * ``rank``: ``r``.
     * ``sigma``: standard deviation of the noise, for vectors of norm 1.
-    * ``misalignment``: ``1 - v.v' = s^2/2 = 2 sin^2(eta)``, below 2.
+    * ``misalignment``: ``1 - v.v' = 2 sin^2(eta)``, below 2.
     """
 
     rank: int
@@ -157,10 +154,9 @@ class SecretShift:
     misalignment: float
 
     def parts(self, g: Array) -> tuple[Array, Array]:
-        """Return ``S`` and ``c`` at an array of values of ``g``.
+        """Return ``S`` and ``c`` of the sensitivity over noise ``S (c + xi)`` given ``g``.
 
-        If ``g`` is revealed, both releases are Gaussian, and ``S (c + xi)`` is the difference of their means, with
-        ``xi ~ N(0, 1)``. The module docstring has their formulas.
+        ``xi`` is standard normal. Given ``g ~ chi2_r / r``, the release is Gaussian (C8).
         """
         # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta,
         # sin^2 eta = misalignment/2 (C8)
@@ -171,14 +167,14 @@ class SecretShift:
 
     @property
     def center(self) -> float:
-        """The value of ``c`` (module docstring) at ``g = 1``, the mean of ``g``."""
+        """The constant ``c`` of :meth:`parts` at ``g = 1``, the mean of ``g`` (C8)."""
         return float(self.parts(np.ones(1))[1][0])
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The range and peak width of the log squared sensitivity ``y``.
+        """The range and peak width ``(low, high, width)`` of the log squared sensitivity.
 
-        The value is ``(low, high, width)``; see :attr:`privproj.distributions.tabulated.LogDensity.ends`.
+        See :attr:`privproj.distributions.tabulated.LogDensity.ends`.
         """
         c, spread = self.center, math.sqrt(2.0 / self.rank)
         width = 2.0 * math.hypot(1.0 / max(c, 1.0), spread)
@@ -191,23 +187,19 @@ class SecretShift:
         return low, 2.0 * math.log(scale * (at_top + 38.0)), min(0.8 * width, 1.0)
 
     def density(self, y: Array) -> Array:
-        """Return the density of the log squared sensitivity ``y`` at an array of points.
-
-        The result is a sum over ``ln g`` if both signs of the difference of the means are likely, and a sum over ``xi``
-        otherwise. The module docstring defines ``g`` and ``xi``. All points use the same range of terms.
-        """
+        """Return the density of the log squared sensitivity at the points ``y``."""
         return self.over_xi(y) if self.center >= LEAST_CENTER_OVER_XI else self.over_g(y)
 
     def log_gamma(self, v: Array) -> Array:
-        """Return the log density of ``v = ln g``, where ``g ~ chi2_r / r``."""
+        """Return the log density of ``v = ln g`` for ``g ~ chi2_r / r``."""
         k = 0.5 * self.rank
         # f(v) = sqrt(k/2 pi) e^-R e^(-k (e^v - 1 - v)), k = r/2, R the remainder of Stirling's formula
         return 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - k * (np.expm1(v) - v)
 
     def over_g(self, y: Array) -> Array:
-        """Return the density of ``y`` as a sum over ``v = ln g``.
+        """Return the density of the log squared sensitivity as a sum over ``ln g``.
 
-        For each ``g`` the difference of the means is normal. The module docstring defines ``g``.
+        Given ``g ~ chi2_r / r``, the sensitivity over noise is normal (C8).
         """
         # sum over v of f(v) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)] (C8)
         k = 0.5 * self.rank
@@ -226,11 +218,10 @@ class SecretShift:
         return _row_sums_exp(log_terms(v[terms_that_matter(log_terms(v[::SCAN_STRIDE]), len(v))]))
 
     def over_xi(self, y: Array) -> Array:
-        """Return the density of ``y`` as a sum over ``xi``.
+        """Return the density of the log squared sensitivity as a sum over a normal ``xi``.
 
-        For each ``xi`` there is one ``g`` for which the difference of the means is ``e^(y/2)``. Newton's method in
-        ``v = ln g`` computes it. If the method failed, the total mass would not be 1, which
-        :mod:`privproj.distributions.tabulated` checks. The module docstring defines ``xi`` and ``g``.
+        The sensitivity over noise is ``S (c + xi)`` (:meth:`parts`). For each ``xi`` one ``g`` gives
+        ``S (c + xi) = e^(y/2)``. Newton's method computes it.
         """
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
         xi = np.arange(-38.0, 38.0 + step, step)
@@ -254,9 +245,9 @@ class SecretShift:
         return _row_sums_exp(log_terms(xi[terms_that_matter(log_terms(xi[::SCAN_STRIDE], 1e-2), len(xi))], 1e-7))
 
     def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
-        """Return ``ln(S (c + xi))`` at ``g = e^v``, and its derivative in ``v``.
+        """Return the log sensitivity over noise at ``g = e^v``, and its slope in ``v``.
 
-        ``S (c + xi)`` is the difference of both means; see :meth:`parts`.
+        The sensitivity over noise is ``S (c + xi)`` (:meth:`parts`).
         """
         sine2, share = 0.5 * self.misalignment, np.exp(np.clip(v, -60.0, 60.0)) / self.rank
         scale, c = self.parts(share * self.rank)
@@ -269,6 +260,5 @@ class SecretShift:
 
 
 def _row_sums_exp(logs: Array) -> Array:
-    """Return the sum of ``e^logs`` over each row."""
     peak = np.maximum(np.max(logs, axis=1, keepdims=True), -1e4)
     return np.exp(peak[:, 0]) * np.exp(logs - peak).sum(axis=1)

@@ -1,8 +1,8 @@
-"""Compute expectations ``E[(1 - e^(-c (U - b)))_+]`` for a Gamma variable ``U``, by tables or by quadrature.
+"""Expectations (*gains*) ``E[(1 - e^(-c (U - b)))_+]`` for a Gamma variable ``U``.
 
-They are the hockey-stick divergences of a privacy loss that is linear in ``U``, and are called *gains*. Let
-``U ~ Gamma(k)`` with ``k >= 1``, ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is ``F e^(-k D(w))``,
-where ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. The two Mills ratios are
+Gains are hockey-stick divergences of a privacy loss that is linear in ``U``. They are computed from tables or by
+quadrature. Let ``U ~ Gamma(k)`` with ``k >= 1``, ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is
+``F e^(-k D(w))``, where ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. The two Mills ratios are
 
     above(w) = int_0^inf exp(-k (D(w + y) - D(w))) dy,    P(U > k e^w) = F e^(-k D(w)) above(w)
     below(w) = int_0^inf exp(-k (D(w - y) - D(w))) dy,    P(U < k e^w) = F e^(-k D(w)) below(w)
@@ -13,13 +13,12 @@ For ``x > 0``, ``b = k e^w`` and ``tilt = b (e^x - 1) - k x`` the gains above an
                                       = 1 - e^tilt + F e^(-k D(w)) [below(w + x) - below(w)]
     E[(1 - e^(-(1 - e^-x)(b - U)))_+] = F e^(-k D(w)) [below(w) - below(w - x)]
 
-(docs/proofs.md C20). Both ratios and their slopes are tabulated as polynomials on panels in ``w``, which interpolate in
+(docs/proofs.md C20). Both ratios and their slopes are tabulated as polynomials in ``w`` on panels, which interpolate in
 Chebyshev points. The error of a polynomial is bounded by the values of the ratio in the complex plane: ratios and
 slopes are entire functions, ``|above(w + i v)| <= above(w + ln cos v)`` and ``|below(w + i v)| <= below(w)``. Similar
 bounds hold for the Gauss rules that compute the interpolated values.
 
-For few values, and for ``k < 1``, :func:`log_gamma_hockey_stick` computes a gain by a quadrature of positive terms
-instead.
+For few values, and for ``k < 1``, :func:`log_gamma_hockey_stick` computes a gain by a quadrature of positive terms.
 """
 
 import math
@@ -79,25 +78,25 @@ def deviance(w: Array) -> Array:
 
 
 def gauss_error(count: int, ellipse: Array | float) -> Array | float:
-    """Return a bound of the error of the Gauss rule on [0, 1] (C20).
+    """Return a bound of the error of the Gauss rule with ``count`` nodes on [0, 1].
 
     Args:
         count: The number of nodes.
-        ellipse: The sum of the semi-axes, relative to half the panel, of an ellipse around the panel. The integrand
-            must have a modulus of at most 1 on it.
+        ellipse: The sum of the semi-axes of an ellipse with its foci at the ends of the interval, in units of half the
+            interval. The integrand must have a modulus of at most 1 on it (C20).
     """
     # 2.1 rho^-2n / (1 - rho^-2) (C20, Gauss rules)
     return 2.1 * ellipse ** (-2.0 * count) / (1.0 - ellipse**-2.0)
 
 
 def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
-    """Return the exponent ``-k (D(w +- y) - D(w))`` in the integrand of a Mills ratio.
+    """Return the log of the integrand of a Mills ratio of ``Gamma(k)``.
 
-    ``D(w)`` is ``e^w - 1 - w``.
+    The integrand is ``exp(-k (D(w +- y) - D(w)))`` with ``D(w) = e^w - 1 - w``.
 
     Args:
         k: The shape of the Gamma distribution.
-        sign: 1 for ``above``, -1 for ``below``.
+        sign: 1 for the upper tail (``+``), -1 for the lower tail (``-``).
         w: The argument of the ratio.
         y: The variable of integration, or its real part.
         turn: ``cos v`` if the variable of integration is ``y + iv``; the result is then the real part.
@@ -107,9 +106,9 @@ def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | flo
 
 
 def _cut_off_place(k: float, sign: float, w: Array) -> Array:
-    """Return approximately the ``y`` at which the integrand of a ratio is truncated.
+    """Return approximately the ``y`` at which a Mills integral is truncated.
 
-    The exponent is :data:`CUT_OFF_NATS` below its maximum there. The arguments are those of :func:`_ratio_exponent`.
+    There the integrand of :func:`_ratio_exponent` is ``e^-CUT_OFF_NATS`` of its maximum.
     """
     top = np.maximum(-sign * w, 0.0)
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
@@ -124,12 +123,11 @@ def _cut_off_place(k: float, sign: float, w: Array) -> Array:
 
 
 def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
-    """Return a Mills ratio, the size of its slope, and the proved relative error of both.
+    """Return a Mills ratio of ``Gamma(k)``, its absolute slope, and the proved error.
 
     Args:
         k: The shape of the Gamma distribution.
-        sign: 1 for ``above``, -1 for ``below - 1/k``. The latter is ``int_0^inf e^(-k y) (e^q - 1) dy`` with
-            ``q = k e^w (1 - e^-y)``, which is positive, and small for small ``w``.
+        sign: 1 for the upper tail; -1 for the lower tail, where ``1/k`` is subtracted from the ratio.
         w: The arguments of the ratio.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
@@ -162,10 +160,9 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
 
 
 def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
-    """Return the proved errors of a Gauss rule for the ratio and for its slope.
+    """Return proved errors of a Gauss rule for a Mills ratio and for its slope.
 
-    The rule is used on one part ``[left, left + width]`` of the range of integration. Each error is the least bound
-    over a few ellipses.
+    The rule integrates over ``[left, left + width]``. The other arguments are those of :func:`_mills_ratios`.
     """
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
     # sums of the semi-axes of the ellipses
@@ -192,7 +189,7 @@ def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array
 
 @dataclass(frozen=True)
 class _Polynomials:
-    """One polynomial in ``w`` for each of ``p`` intervals.
+    """One polynomial in ``w`` on each of ``p`` intervals.
 
     The polynomial is ``sum_j coefficients_j y^j`` with ``y = (w - middle)/half``.
 
@@ -205,7 +202,7 @@ class _Polynomials:
     half: Array
 
     def at(self, panel: NDArray[np.intp], w: Array) -> Array:
-        """Return the values at ``w`` of the polynomials of these panels."""
+        """Return the values at ``w`` of the polynomials with the indices ``panel``."""
         y = (w - self.middle[panel]) / self.half[panel]
         total = self.coefficients[-1].take(panel)
         for row in self.coefficients[-2::-1]:
@@ -214,10 +211,7 @@ class _Polynomials:
         return total
 
     def slant(self, panel: NDArray[np.intp], w: Array, end: Array) -> Array:
-        """Return the divided difference of the polynomials of these panels.
-
-        The result is ``(p(w) - p(end)) / (w - end)``, computed without cancellation.
-        """
+        """Return ``(p(w) - p(end)) / (w - end)`` for the polynomials ``p`` of the panels."""
         middle, half = self.middle[panel], self.half[panel]
         y, z = (w - middle) / half, (end - middle) / half
         total = self.coefficients[-1].take(panel)
@@ -233,14 +227,12 @@ class _Polynomials:
 
 @dataclass(frozen=True)
 class _RatioTable:
-    """One Mills ratio and the size of its slope, tabulated by polynomials on panels (C20).
+    """A Mills ratio of a Gamma distribution and its slope, as polynomials on panels.
 
-    * ``edges``, of shape ``(p + 1,)``: the ends of the panels, in ``w``.
+    * ``edges``, of shape ``(p + 1,)``: the ends of the panels, in the argument ``w`` of the ratio.
     * ``ratio``: the polynomials of the ratio.
-    * ``rise``: the polynomials of an antiderivative of the absolute value of the slope, on each panel and a little
-      beyond.
-    * ``amplified``: the proved relative error of a difference of two ratios, which is computed from two values or as an
-      integral of the slope.
+    * ``rise``: the polynomials of an antiderivative of the absolute value of the slope.
+    * ``amplified``: the proved relative error of a difference of two ratios (C20).
     """
 
     edges: Array
@@ -249,20 +241,19 @@ class _RatioTable:
     amplified: float
 
     def place(self, w: Array) -> NDArray[np.intp]:
-        """Return the index of the panel that contains each ``w``, or of the nearest panel."""
+        """Return the index of the panel that contains each ``w``, or is nearest to it."""
         return np.searchsorted(self.edges[1:-1], w, side="right")
 
     def at(self, w: Array) -> Array:
-        """Return the ratio at ``w``, or at the nearest end of the table."""
+        """Return the Mills ratio at ``w``, or at the nearest end of the table."""
         w = np.minimum(np.maximum(w, self.edges[0]), self.edges[-1])
         return self.ratio.at(self.place(w), w)
 
 
 def _panel_edges(k: float, sign: float) -> Array:
-    """Return the edges of the panels on which a Mills ratio is tabulated.
+    """Return the edges of the panels for a tabulated Mills ratio of ``Gamma(k)``.
 
-    There are a few panels for each length over which the ratio varies. The panels of ``above`` (``sign = 1``) start
-    2.2 standard deviations below the mean. Those of ``below`` (``sign = -1``) start 2.2 standard deviations above it.
+    ``sign`` is 1 for the upper tail and -1 for the lower tail.
     """
     unit, edges = 1.0 / math.sqrt(k), []
     # k D(end) is at least FARTHEST_DEVIANCE.
@@ -277,10 +268,9 @@ def _panel_edges(k: float, sign: float) -> Array:
 
 
 def _coefficients(values: Array) -> Array:
-    """Return the coefficients of polynomials that interpolate values at Chebyshev points.
+    """Return coefficients of the polynomials with these values at Chebyshev points.
 
-    The values have the shape ``(p, n)``, for ``n`` points on each of ``p`` panels. The coefficients of powers have the
-    shape ``(n, p)``.
+    Values have the shape ``(p, n)`` for ``p`` panels, and coefficients the shape ``(n, p)``.
     """
     n = PANEL_COEFFICIENTS
     angle = (np.arange(n) + 0.5) * math.pi / n
@@ -291,10 +281,9 @@ def _coefficients(values: Array) -> Array:
 
 
 def _build_ratio_table(k: float, sign: float) -> _RatioTable:
-    """Return the table of ``above`` (``sign = 1``) or ``below - 1/k`` (-1).
+    """Return the table of a Mills ratio of ``Gamma(k)``, with its proved error (C20).
 
-    ``U`` has the distribution ``Gamma(k)``. The proved error of the table is the sum of the errors of interpolation in
-    Chebyshev points of the first kind, of the Gauss rules, and of rounding (C20).
+    ``sign`` is 1 for the upper tail; for -1, the lower tail, ``1/k`` is subtracted from the ratio.
     """
     edges = _panel_edges(k, sign)
     inner = edges[:-1] if sign > 0.0 else edges[1:]
@@ -324,13 +313,12 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
 
 
 def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Array, Array]:
-    """Return two quotients for each panel ``[low, high]``, for the error of the table.
+    """Return two quotients per panel that bound the error of a tabulated Mills ratio.
 
     * the largest over the smallest value on the panel;
-    * the bound on the ellipse around the panel over the smallest value on the panel.
+    * the bound on an ellipse around the panel in the complex plane over the smallest value on the panel.
 
-    Each quotient is computed for the ratio and for its slope, and the larger result is used. Ratio and slope are
-    monotone (C20), so the ends of a panel suffice.
+    Each is the larger one of the quotients for the ratio and for its slope (C20).
     """
     near, far = (low, high) if sign > 0.0 else (high, low)
     half = 0.5 * (high - low)
@@ -345,7 +333,7 @@ def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Arra
 
 
 def _ratio_scale(k: float, sign: float, w: Array) -> Array:
-    """Return the distance in ``w`` over which a Mills ratio varies."""
+    """Return the distance in ``w`` over which a Mills ratio of ``Gamma(k)`` varies."""
     # Above the mean, below(w) increases as e^(k D), so its scale decreases.
     scale = np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
     return scale if sign > 0.0 else scale * np.exp(-np.maximum(w, 0.0))
@@ -353,16 +341,16 @@ def _ratio_scale(k: float, sign: float, w: Array) -> Array:
 
 @dataclass(frozen=True)
 class GammaGain:
-    """The gains of ``Gamma(k)`` above and below thresholds ``k e^w``, from tables.
+    """Tables for expectations (gains) ``E[(1 - e^(-c (U - b)))_+]`` of ``U ~ Gamma(k)``.
 
-    The module docstring defines gains and the two Mills ratios that are tabulated.
+    The tables are of Mills ratios: tails of ``U`` over the density.
 
     * ``k``: the shape, at least 1.
-    * ``above``, ``below``: the tables.
-    * ``log_front``: ``ln F``, the log of the density of ``w`` at 0.
+    * ``above``, ``below``: the tables of the Mills ratios of the upper and the lower tail.
+    * ``log_front``: the log density of ``ln(U/k)`` at 0.
     * ``error``: the relative error of a gain, proved except for rounding (C20).
 
-    All arrays that are passed to a method have the same shape, which is also the shape of the result.
+    In a method, all arrays have the same shape.
     """
 
     k: float
@@ -372,10 +360,9 @@ class GammaGain:
     error: float
 
     def drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
-        """Return the difference ``|ratio(w) - ratio(w')|`` of a Mills ratio.
+        """Return the absolute change of a Mills ratio between ``w`` and ``w + x``.
 
-        ``w'`` is ``w + x`` for ``above`` and ``w - x`` for ``below``; the ratio is larger at ``w``. If the difference
-        would cancel, the integral of the slope is used instead.
+        For the lower tail the change is between ``w`` and ``w - x``.
         """
         sign = 1.0 if table is self.above else -1.0
         slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
@@ -388,23 +375,18 @@ class GammaGain:
         return np.maximum(drops, 0.0)
 
     def log_under(self, w: Array, x: Array) -> Array:
-        """Return the log gain below the threshold ``k e^w``.
-
-        The result is ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``. ``U`` has the distribution ``Gamma(k)``.
-        """
+        """Return ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]`` for ``U ~ Gamma(k)``."""
         # E' = k (x - e^w (1 - e^-x))
         return self.log_over(w, x, self.k * (x + np.exp(w) * np.expm1(-x)), -1.0)
 
     def log_over(self, w: Array, x: Array, tilt: Array, sign: float = 1.0) -> Array:
-        """Return the log gain above the threshold ``k e^w``.
-
-        The result is ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``. ``U`` has the distribution ``Gamma(k)``.
+        """Return ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]`` for ``U ~ Gamma(k)``.
 
         Args:
-            w: ``w``, the log of the threshold over ``k``.
-            x: ``x`` of the module docstring, above 0.
-            tilt: ``tilt`` of the module docstring.
-            sign: -1 for the gain below the threshold, :meth:`log_under`.
+            w: The log of the threshold over ``k``.
+            x: A parameter of the rate ``e^x - 1``, above 0.
+            tilt: ``k e^w (e^x - 1) - k x``.
+            sign: 1. With -1 and another ``tilt`` the result is that of :meth:`log_under`.
         """
         ratio, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)
         log_density = self.log_front - self.k * deviance(w)
@@ -425,7 +407,9 @@ class GammaGain:
 
 @lru_cache(maxsize=64)
 def gamma_gain(k: float) -> GammaGain:
-    """Return the cached gains of ``Gamma(k)`` with ``k >= 1``.
+    """Return cached tables for ``E[(1 - e^(-c (U - b)))_+]``, ``U ~ Gamma(k)``.
+
+    ``k`` is at least 1.
 
     Raises:
         ConvergenceError: The proved error of the tables is above :data:`LARGEST_GAIN_ERROR`.
@@ -460,10 +444,7 @@ LARGEST_DENSITY_EXPONENT = 600.0
 def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> Array:
     """Return ``ln E[(1 - e^(-rate (U - start)))_+]`` for ``U ~ Gamma(k)``, by quadrature.
 
-    The relative error is below :data:`QUADRATURE_RELATIVE_ERROR` (measured). The integral is over ``w = U/k``, where
-    the integrand is within ``e^-40`` of its maximum. The density decreases as ``e^(-k D)`` with ``D = w - 1 - ln w``.
-    If the exponential term changes within a small part of that range, that layer and successively wider layers are
-    integrated separately.
+    The relative error is below :data:`QUADRATURE_RELATIVE_ERROR` (measured).
 
     Args:
         k: The shape, also below 1.
@@ -502,9 +483,9 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
 def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
-    """Return the result of :func:`_log_panel_integral`, as a sum over layers.
+    """Return :func:`_log_panel_integral`, with the range divided into layers.
 
-    The layers start where the gain starts, and each is wider than the previous one.
+    The layers start at ``place``, and each is wider than the previous one.
     """
     # the gain's exponent rises by 30 nats over the first layer
     layer, parts = 30.0 / (k * rate), []
@@ -520,11 +501,10 @@ def _log_integral_by_layers(
 def _log_panel_integral(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
-    """Return the log of the integral over ``[low, high]``, without its constant factor.
+    """Return ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w``.
 
-    The result is ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` with ``D(w) = w - 1 - ln w``.
-    ``reached`` is ``D`` at the point of the range with the largest density. It is subtracted in the exponent to avoid
-    underflow.
+    The integral is over ``[low, high]``, with ``D(w) = w - 1 - ln w``. ``reached`` is the value of ``D`` at the point
+    of the range with the largest density.
     """
     width = np.maximum(high - low, 0.0)
     share, rest, weights = _crowded_nodes(sign)
@@ -541,9 +521,9 @@ def _log_panel_integral(
 
 @lru_cache(maxsize=2)
 def _crowded_nodes(sign: float) -> tuple[Array, Array, Array]:
-    """Return nodes and weights on [0, 1] that are denser where the gain starts.
+    """Return nodes and weights on [0, 1] for integration, denser at 0.
 
-    For ``sign = -1`` they are also denser at 0, where the range of ``U`` starts.
+    For ``sign = -1`` they are denser at both ends.
 
     Returns:
         * the nodes ``place``, of shape ``(INNER_NODES,)``;

@@ -1,10 +1,10 @@
-"""Compute privacy profiles from the distribution of a random squared sensitivity ``X``.
+"""Privacy profiles of a Gaussian release with a random squared sensitivity ``X``.
 
 The adversary observes the random projection, and with it ``X``, the squared sensitivity over the noise variance. Let
-``h_eps(x)`` be the Gaussian delta at ``mu = sqrt(x)``. It is convex up to ``x0`` and concave beyond (C3). Below, ``h``
-is ``h_eps``.
+``h(x)`` be the delta of the Gaussian mechanism at ``eps`` and ``X = x``, also written ``h_eps``. It is convex up to
+``x0`` and concave beyond (C3).
 
-**Rank one (C4).** If the difference between neighboring sums has rank one, ``delta(eps) = E[h_eps(X)]``.
+**Rank one (C4).** If the difference between neighboring sums has rank one, ``delta(eps) = E[h(X)]``.
 
 **Any rank (C5).** For a difference with normalized squared singular values ``w_i``, the squared sensitivity is
 ``S = sum w_i X_i``, where the ``X_i`` are dependent and all have the distribution of ``X``. Let ``l_p`` be the tangent
@@ -56,10 +56,10 @@ LOWER_END_REFINEMENT = 2
 
 
 def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer: int = 1) -> PrivacyProfile:
-    """Return the privacy profile of a difference of rank one, ``E[h_eps(X)]`` (C4).
+    """Return the privacy profile if neighboring sums have a difference of rank one.
 
-    The profile holds in both directions, and is valid if the functions of ``dist`` are. ``h_eps`` is the Gaussian delta
-    at a squared sensitivity.
+    ``delta(eps) = E[h(X)]``, where ``h`` is the Gaussian delta at the squared sensitivity ``X`` (C4). The profile is
+    valid in the add and remove directions, if the functions of ``dist`` are valid.
 
     Args:
         dist: The distribution of ``X``, the squared sensitivity over the noise variance for the largest allowed
@@ -75,10 +75,10 @@ def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer
 
 
 def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> PrivacyProfile:
-    """Return the privacy profile of a difference of any rank, ``min_p E[g_p(X)]`` (C5).
+    """Return the privacy profile if neighboring sums have a difference of any rank.
 
-    The profile holds in both directions, without a union bound over the rank. The profile is valid if the functions of
-    ``dist`` are. The module docstring defines ``g_p``.
+    ``delta(eps) = min_p E[g_p(X)]``, where ``g_p`` is a convex function above the Gaussian delta (C5). The profile is
+    valid in the add and remove directions, if the functions of ``dist`` are valid.
 
     Args:
         dist: The distribution of ``X``: the squared sensitivity of one unit direction times the largest squared
@@ -92,23 +92,23 @@ def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> Pr
 
 
 def any_rank_profile_of_bins(dists: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
-    """Return the any-rank profile of distributions in bins (C5, C6).
+    """Return the any-rank privacy profile for squared sensitivities in bins (C5, C6).
 
-    The profile is ``min_p max_l E[g_p(X_l)]``. ``X_l`` is the squared sensitivity of layer ``l`` over the noise
-    variance, and ``g_p`` is defined in the module docstring.
+    ``delta(eps) = min_p max_l E[g_p(X_l)]``, where ``g_p`` is a convex function above the Gaussian delta. ``X_l`` is
+    the squared sensitivity of layer ``l`` over the noise variance.
 
     Args:
-        dists: One distribution for each layer under a joint clipping norm, or the distribution of the sum of all
-            layers.
+        dists: The distribution of ``X_l`` for each layer under a joint clipping norm, or of the sum over all layers.
         below: Distributions for the lower bounds, if ``dists`` give upper bounds only (C28).
     """
     return _profile_of_table(_table_of_bins(lambda: dists, lambda: below or dists, of_any_rank=True))
 
 
 def rank_one_profile_of_bins(dist: "Bins") -> PrivacyProfile:
-    """Return the profile ``E[h_eps(X)]`` of a squared sensitivity in bins (C4).
+    """Return the rank-one privacy profile for a squared sensitivity in bins (C4).
 
-    ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``.
+    ``delta(eps) = E[h(X)]``, where ``h`` is the Gaussian delta at the squared sensitivity ``X`` over the noise
+    variance.
     """
     return _profile_of_table(_table_of_bins(lambda: (dist,), of_any_rank=False))
 
@@ -119,10 +119,10 @@ def _table_of_bins(
     *,
     of_any_rank: bool,
 ) -> TwoSidedTable:
-    """Return functions for lower and upper bounds of delta from distributions in bins.
+    """Return functions for lower and upper bounds of delta, from binned distributions.
 
     Args:
-        dists: Returns the distributions, on demand. A difference of rank one has one distribution.
+        dists: Returns the distributions of the squared sensitivity. A difference of rank one has one distribution.
         below: Returns the distributions for lower bounds (None: those of ``dists``).
         of_any_rank: True for a difference of any rank, False for rank one.
     """
@@ -143,8 +143,6 @@ def _table_of_bins(
 
 
 def _profile_of_table(table: TwoSidedTable) -> PrivacyProfile:
-    """Return the profile with this table of lower and upper bounds of delta."""
-
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
@@ -166,10 +164,10 @@ def _profile_of_table(table: TwoSidedTable) -> PrivacyProfile:
 
 
 def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure:
-    """Return an enclosure of ``ln delta`` for a difference of any rank (C5).
+    """Return bounds of ``ln delta`` if neighboring sums have a difference of any rank.
 
-    Delta is ``min_p E[g_p(X)]``, computed by its dual form. The enclosure is as accurate as the functions of ``dist``,
-    with the margin of :func:`widen_outward`. The module docstring defines ``g_p`` and the dual form.
+    Delta is ``min_p E[g_p(X)]``, where ``g_p`` is a convex function above the Gaussian delta, and ``dist`` is the
+    distribution of the squared sensitivity ``X``. The bounds are as accurate as the functions of ``dist`` (C5).
     """
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if dist.supremum <= inflection(eps):
@@ -197,10 +195,10 @@ def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure
 
 
 def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
-    """Return the cut ``c <= x0`` where the tangent of ``h`` at ``M(c)`` meets ``h`` (C5).
+    """Return the ``c <= x0`` where the tangent of ``h`` at ``M(c)`` meets ``h`` (C5).
 
-    ``h`` is the Gaussian delta ``h_eps``, and ``M(c) = E[X | X > c]``. ``X`` is the squared sensitivity, and ``x0`` is
-    the inflection point of ``h``.
+    ``h`` is the Gaussian delta as a function of the squared sensitivity ``X``, ``x0`` is its inflection point, and
+    ``M(c) = E[X | X > c]``.
     """
     return find_crossing(
         lambda c: -_tangent_gap(eps, dist.mean_above(c), c),
@@ -212,9 +210,9 @@ def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
 
 
 def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
-    """Return whether the cut lies where the tail of ``X`` is below ``e^least_tail``.
+    """Return whether :func:`_tangent_cut` has a tail below ``e^least_tail``.
 
-    The cut is the result of :func:`_tangent_cut`, and ``X`` is the squared sensitivity.
+    ``least_tail`` is the log of the smallest tail that ``dist`` resolves.
     """
     if dist.log_tail(inflection(eps)) >= dist.least_tail:
         return False
@@ -225,20 +223,19 @@ def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
 
 @lru_cache(maxsize=8)
 def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
-    """Return approximately the least ``x`` with ``ln P(X > x) <= least_tail``.
+    """Return approximately the quantile with the smallest tail that ``dist`` resolves.
 
-    The result is ``inf`` if it is unknown. ``X`` is the squared sensitivity, and ``e^least_tail`` is the smallest tail
-    that ``dist`` resolves.
+    The result is ``inf`` if it is unknown.
     """
     mean = dist.mean
     return find_crossing(lambda x: dist.log_tail(x) - dist.least_tail, mean, low=1e-9 * mean, high=1e300).upper
 
 
 def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
-    """Return approximately the best tangent point ``p >= x0`` of the any-rank bound (C5).
+    """Return approximately the point ``p`` with the smallest any-rank bound (C5).
 
-    The best point minimizes the bound ``E g_p(X)`` of the module docstring. Every ``p`` above the inflection point
-    ``x0`` of the Gaussian delta gives a valid bound. Certificates in ball arithmetic use this tangent point.
+    The bound is ``E[g_p(X)]``, where ``g_p`` is a convex function above the Gaussian delta with its tangent at ``p``.
+    Every ``p`` above the inflection point of the Gaussian delta gives a valid bound.
     """
     in_kernels = beta_gamma_params((dist.a, dist.b, dist.scale, 1.0))
     mean = in_kernels[2]
@@ -247,9 +244,9 @@ def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
 
 
 def _tangent_gap(eps: float, p: float, c: float) -> float:
-    """Return ``(l_p(c) - h(c)) / h(p)``, the relative gap between tangent and delta at ``c``.
+    """Return ``(l_p(c) - h(c)) / h(p)`` for the tangent ``l_p`` of ``h`` at ``p``.
 
-    ``l_p`` is the tangent of the Gaussian delta ``h`` at ``p``.
+    ``h`` is the Gaussian delta as a function of the squared sensitivity.
     """
     # (l_p(c) - h(c)) / h(p) = 1 - k (p - c)/p - h(c) / h(p), k = p h'(p) / h(p) (C5)
     at_c = math.exp(min(700.0, log_gaussian_delta_at(eps, c) - log_gaussian_delta_at(eps, p))) if c > 0.0 else 0.0

@@ -1,9 +1,9 @@
-"""Distributions of the squared sensitivity ``X`` of a Gaussian release after a public random projection.
+"""Distributions of the squared sensitivity of a Gaussian release after a projection.
 
-Given the projection, the release is Gaussian. ``X`` is its squared sensitivity divided by the noise variance. So the
-profile of a difference of rank one is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``mu = sqrt(x)``
-(C4). ``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond (C3). Mechanisms differ in the
-distribution of ``X`` only (C7).
+Given the projection, the release is Gaussian. ``X`` is its squared sensitivity divided by the noise variance. So if
+neighboring sums differ by a matrix of rank one, delta is ``E[h_eps(X)]``. Here ``h_eps(x)`` is the delta of the
+Gaussian mechanism at ``X = x`` (C4). ``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond
+(C3). Mechanisms differ in the distribution of ``X`` only (C7).
 
 The same distributions are implemented in ball arithmetic for certificates, and in mpmath in
 :mod:`privproj.reference.distributions`.
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 
 class SensitivityDistribution(Protocol):
-    """The interface of the distribution of ``X``, the squared sensitivity divided by the noise variance.
+    """The interface of a distribution of the squared sensitivity over noise ``X``.
 
-    An implementation guarantees its functions up to the margins of :mod:`privproj.numerics.interval`. If a tail is
-    below ``e^least_tail``, ``e^least_tail`` is used as its upper bound.
+    An implementation guarantees its functions up to the rounding margins of :mod:`privproj.numerics.interval`.
+    ``least_tail`` is the log of the smallest tail ``P(X > x)`` that it resolves. ``e^least_tail`` is an upper bound of
+    smaller tails.
     """
 
     least_tail: ClassVar[float]  # Log of the smallest tail that is resolved
@@ -46,40 +47,41 @@ class SensitivityDistribution(Protocol):
 
     @property
     def supremum(self) -> float:
-        """The supremum of ``X``, ``inf`` if ``X`` is unbounded."""
+        """The supremum of the squared sensitivity over noise, possibly ``inf``."""
         ...
 
     def log_tail(self, x: float) -> float:
-        """Return ``ln P(X > x)``, ``-inf`` beyond the supremum."""
+        """Return ``ln P(X > x)`` for the squared sensitivity ``X``, possibly ``-inf``."""
         ...
 
     def mean_above(self, x: float) -> float:
-        """Return ``E[X | X > x]``, which is at least ``x``."""
+        """Return ``E[X | X > x]`` for the squared sensitivity ``X``; it is at least ``x``."""
         ...
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4).
+        """Return bounds of ``ln E[h_eps(X); X <= up_to]``, a mean Gaussian delta.
 
-        The expectation is over values of ``X`` up to ``up_to`` only; ``h_eps`` is the Gaussian delta.
+        ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``. Values of ``X`` above ``up_to`` count as 0
+        (C4).
         """
         ...
 
     def bins(self, finer: int = 1) -> "Bins":
         """Return the distribution in bins, for composition.
 
-        Args:
-            finer: The number of bins, as a multiple of the default number.
+        ``finer`` is a factor for the default number of bins.
         """
         ...
 
 
 @dataclass(frozen=True)
 class BetaGammaSensitivity:
-    """``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if ``b`` is inf.
+    """A squared sensitivity with a scaled Beta or Gamma distribution.
 
-    Its density is unimodal, and its profiles are kernels (:mod:`privproj.distributions.beta_gamma_kernels`). For M2
-    with dimension ``d`` and rank ``r``, ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``, where ``mu`` is the
-    sensitivity over noise. For the public sketch ``a = r/2``, ``b = inf`` and ``scale = 2 mu^2 / r`` (C7).
+    ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if ``b`` is inf. For M2 with
+    dimension ``d`` and rank ``r``, ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``, where ``mu`` is the sensitivity
+    over noise. For the public sketch ``a = r/2``, ``b = inf`` and ``scale = 2 mu^2 / r`` (C7). Profiles are computed by
+    :mod:`privproj.distributions.beta_gamma_kernels`.
     """
 
     a: float
@@ -89,8 +91,7 @@ class BetaGammaSensitivity:
     def bins(self, finer: int = 1) -> "Bins":
         """Return the distribution in bins, for composition.
 
-        Args:
-            finer: The number of bins, as a multiple of the default number.
+        ``finer`` is a factor for the default number of bins.
         """
         from privproj.distributions.binned import BINS, beta_bins, gamma_bins
 
@@ -101,11 +102,10 @@ class BetaGammaSensitivity:
 
 @dataclass(frozen=True)
 class ScaledBeta:
-    """``X = scale * B + shift`` with ``B ~ Beta(a, b)``, the squared sensitivity of M2 (C7).
+    """The squared sensitivity ``X = scale * B + shift`` of M2, ``B ~ Beta(a, b)``.
 
-    With adaptive clipping, ``shift`` is the squared sensitivity of the released count (C31). The density of
-    ``t = ln(B / (1 - B))`` is smooth and unimodal, and ``X`` increases with ``t``. The class implements
-    :class:`SensitivityDistribution`.
+    The distribution is that of C7. With adaptive clipping, ``shift`` is the squared sensitivity of the released count
+    (C31). The class implements :class:`SensitivityDistribution`.
     """
 
     a: float
@@ -117,51 +117,48 @@ class ScaledBeta:
 
     @cached_property
     def constant(self) -> float:
-        """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)`` of ``B``.
-
-        Densities and tails are computed relative to this value.
-        """
+        """The log of ``x^a (1-x)^b / Beta(a, b)`` at ``x = a/(a+b)``, the mean of ``B``."""
         return beta_constant(self.a, self.b)
 
     @cached_property
     def size_biased(self) -> "ScaledBeta":
-        """The distribution of ``scale * B`` with a density proportional to ``x f(x)``.
+        """The distribution ``scale * Beta(a + 1, b)``.
 
-        ``f`` is the density of ``scale * B``. The result is ``scale * Beta(a + 1, b)``.
+        It is the size-biased distribution of ``scale * B`` with ``B ~ Beta(a, b)``.
         """
         return ScaledBeta(self.a + 1.0, self.b, self.scale)
 
     @property
     def mean(self) -> float:
-        """The mean ``E X = scale a / (a + b) + shift``."""
+        """The mean ``scale a / (a + b) + shift`` of the squared sensitivity."""
         return self.scale * (self.a / (self.a + self.b)) + self.shift
 
     @property
     def supremum(self) -> float:
-        """The supremum ``scale + shift`` of ``X``."""
+        """The supremum ``scale + shift`` of the squared sensitivity."""
         return self.scale + self.shift
 
     @property
     def rounding(self) -> float:
-        """The relative error that the rounding of tails adds to an expectation."""
+        """The relative error of an expectation due to rounding of tails."""
         return rounding_of_tails(self.a, self.b)
 
     @property
     def start(self) -> float:
-        """The logit of the mean of ``B``."""
+        """The logit of ``a/(a+b)``, the mean of ``B ~ Beta(a, b)``."""
         return math.log(self.a / self.b)
 
     @property
     def step(self) -> float:
-        """The standard deviation of the logit of ``B``, to first order."""
+        """The standard deviation of the logit of ``B ~ Beta(a, b)``, to first order."""
         return beta_tail_scale(self.a, self.b)
 
     def value(self, t: float) -> float:
-        """Return the squared sensitivity ``X`` at ``t``, the logit of ``B``."""
+        """Return the squared sensitivity ``scale * B + shift`` at ``logit(B) = t``."""
         return (self.scale / (1.0 + math.exp(-t)) if t > -700.0 else 0.0) + self.shift
 
     def log_density(self, t: float) -> float:
-        """Return the log density of ``t``, the logit of ``B``."""
+        """Return the log density of the logit of ``B ~ Beta(a, b)`` at ``t``."""
         # ln[x^a y^b / Beta(a, b)] at x = 1/(1 + e^-t), y = 1 - x, each from the smaller exponential
         if t < 0.0:
             y = 1.0 / (1.0 + math.exp(t))
@@ -170,7 +167,7 @@ class ScaledBeta:
         return beta_deviance(self.a, self.b, x, math.exp(-t) * x) + self.constant
 
     def log_tail(self, x: float) -> float:
-        """Return ``ln P(X > x) = ln P(B > (x - shift) / scale)``."""
+        """Return ``ln P(X > x)`` for the squared sensitivity ``X = scale * B + shift``."""
         inside = x - self.shift
         if not 0.0 < inside < self.scale:
             return 0.0 if inside <= 0.0 else -math.inf
@@ -178,7 +175,7 @@ class ScaledBeta:
         return log_beta_tail_from(self.a, self.b, *share, self.constant)
 
     def mean_above(self, x: float) -> float:
-        """Return ``E[X | X > x]``, between ``x`` and the supremum."""
+        """Return ``E[X | X > x]`` for the squared sensitivity ``X = scale * B + shift``."""
         if not self.shift < x < self.supremum:
             return self.mean if x <= self.shift else self.supremum
         # E[X | X > x] = E X P(size-biased X > x) / P(X > x) (C21, tangents), without the shift
@@ -187,10 +184,10 @@ class ScaledBeta:
         return min(self.supremum, max(x, min(above, self.scale) + self.shift))
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]``, by quadrature (C4, C31).
+        """Return bounds of ``ln E[h_eps(X); X <= up_to]``, a mean Gaussian delta.
 
-        The integrand is unimodal, because the Gaussian delta is log-concave in the squared sensitivity (C31). ``X`` is
-        the squared sensitivity over the noise variance, and ``h_eps`` is the Gaussian delta.
+        ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``. The integrand is unimodal, because the
+        Gaussian delta is log-concave in the squared sensitivity (C4, C31).
         """
         inside = up_to - self.shift
         if inside <= 0.0:
@@ -207,21 +204,23 @@ class ScaledBeta:
     def bins(self, finer: int = 1) -> "Bins":
         """Return the distribution in bins, for composition.
 
-        Args:
-            finer: The number of bins, as a multiple of the default number.
+        ``finer`` is a factor for the default number of bins.
         """
         return BetaGammaSensitivity(self.a, self.b, self.scale).bins(finer).shifted(self.shift)
 
 
 def log_gaussian_delta_at(eps: float, x: float) -> float:
-    """Return ``ln h_eps(x)``, the log Gaussian delta at the squared sensitivity ``x`` (C3)."""
+    """Return ``ln delta`` of the Gaussian mechanism at a squared sensitivity (C3).
+
+    ``x`` is in units of the noise variance.
+    """
     return log_gaussian_delta(eps, math.sqrt(x))
 
 
 def log_gaussian_delta_slope(eps: float, x: float) -> float:
-    """Return ``ln h_eps'(x)``, the log slope of the Gaussian delta in ``x > 0`` (C3).
+    """Return the log slope of the Gaussian delta in the squared sensitivity (C3).
 
-    ``x`` is the squared sensitivity over the noise variance.
+    ``x > 0`` is in units of the noise variance.
     """
     # h'(x) = phi(u) / (2 sqrt(x)), u = eps/sqrt(x) - sqrt(x)/2 (C3)
     root = math.sqrt(x)
@@ -229,10 +228,10 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
 
 
 def gaussian_steepness(log_value: float, dist: SensitivityDistribution) -> float:
-    """Return a bound of ``|d ln delta / d ln mu|`` at this ``ln delta`` (C20).
+    """Return a bound of ``|d ln delta / d ln mu|``, ``mu`` the sensitivity over noise.
 
-    ``log_value`` is ``ln delta``. The bound is ``(v + sqrt 3)(v + mu + sqrt 3)`` with ``v^2 = 2 |ln delta|``. ``mu`` is
-    the square root of the supremum of the distribution, or of its mean if it is unbounded.
+    ``log_value`` is ``ln delta``. The bound is ``(v + sqrt 3)(v + mu + sqrt 3)`` with ``v^2 = 2 |ln delta|``. ``mu^2``
+    is the supremum of the distribution of the squared sensitivity, or its mean if it is unbounded (C20).
     """
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)

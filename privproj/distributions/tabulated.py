@@ -1,10 +1,9 @@
-"""Integrate over distributions of the squared sensitivity without a closed form, on cached panels of Gauss nodes.
+"""Expectations over a squared sensitivity ``X`` without a closed form, by Gauss rules.
 
-``X`` is described by the density of ``y = ln X``, which :mod:`privproj.distributions.densities` computes as a
-trapezoidal sum over a second variable. A panel is an interval of ``y`` with the nodes of two Gauss rules. The panels of
-level 0 are cached, so that another epsilon costs little more than the Gaussian profile at their nodes. Panels are
-halved if both rules disagree. The difference of both rules is added as an error. That it bounds the true error is
-observed, not proved.
+``X`` is described by the density of ``y = ln X``, which :mod:`privproj.distributions.densities` computes. A panel is an
+interval of ``y`` with the nodes of two Gauss rules. The first panels are cached, so that another epsilon costs little
+more than the Gaussian delta at their nodes. Panels are halved if both rules disagree. The difference of both rules is
+added as an error. That it bounds the true error is observed, not proved.
 """
 
 import math
@@ -58,30 +57,32 @@ LOG_NEGLIGIBLE_TERM = 60.0
 
 
 class LogDensity(Protocol):
-    """The interface of the distribution of ``y = ln X``.
+    """The interface of the distribution of ``y = ln X`` for a squared sensitivity ``X``.
 
-    An implementation must be hashable, because panels are cached for it.
+    An implementation must be hashable, because results are cached for it.
     """
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The range of ``y`` and the width of the peak of its density: ``(low, high, width)``.
+        """The range of ``y = ln X`` and the width of the peak of its density.
+
+        The value is ``(low, high, width)``:
 
         * ``low``, ``high``: ``y`` is below ``low`` with probability 1e-20, and above ``high`` far less often.
-        * ``width``: the width of the peak, which is also the approximate width of a panel.
+        * ``width``: the width of the peak. Intervals of integration have about this width.
         """
         ...
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at a short array of points, of the same shape ``(n,)``."""
+        """Return the density of ``y = ln X`` at an array of points of shape ``(n,)``."""
         ...
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Panels ``[left, right]`` of ``y`` with the nodes of two Gauss rules.
+    """Intervals ``[left, right]`` of ``y = ln X`` with the nodes of two Gauss rules.
 
-    * ``left``, ``right``, of shape ``(panels,)``: the ends of the panels, in ``y = ln X``.
+    * ``left``, ``right``, of shape ``(panels,)``: the ends of the intervals.
     * ``x``, of shape ``(panels, nodes)``: ``X`` at the nodes, first of the fine rule, then of the check rule.
     * ``weighted``, of the same shape: the density of ``y`` at the node times the weight of the node.
     """
@@ -92,9 +93,9 @@ class _Nodes:
     weighted: Array
 
     def sums(self, values: Array) -> tuple[Array, Array]:
-        """Return the integral of ``values`` times the density over each panel, by both rules.
+        """Return the integral of ``values`` times the density over each interval.
 
-        The result of the fine rule is first.
+        The first result is that of the fine Gauss rule, the second that of the check rule.
         """
         terms = values * self.weighted
         return terms[:, :NODES_FINE].sum(axis=1), terms[:, NODES_FINE:].sum(axis=1)
@@ -102,25 +103,25 @@ class _Nodes:
 
 @dataclass
 class _TabulatedPanels:
-    """The cached panels that cover the range of a distribution.
+    """Intervals of ``y = ln X`` (panels) that cover a squared sensitivity ``X``.
 
-    They are halved if an integrand requires it.
+    Their Gauss nodes are cached. An integral halves them if necessary.
     """
 
     dist: LogDensity
 
     @cached_property
     def grid(self) -> tuple[float, float, int]:
-        """The panels as ``(low, width, count)``.
+        """The intervals as ``(low, width, count)``, in ``y = ln X``.
 
-        Panel ``i`` is the interval of ``y = ln X`` from ``low + i width`` to ``low + (i + 1) width``.
+        Interval ``i`` is from ``low + i width`` to ``low + (i + 1) width``.
         """
         low, high, width = self.dist.ends
         count = max(8, math.ceil((high - low) / width))
         return low, (high - low) / count, count
 
     def evaluate_panels(self, left: Array, right: Array) -> _Nodes:
-        """Return the nodes of the panels between these ends in ``y``, without caching."""
+        """Return Gauss nodes on intervals of ``ln X`` with these ends, without caching."""
         nodes, weights = (
             np.concatenate(x) for x in zip(gauss_nodes(NODES_FINE), gauss_nodes(NODES_CHECK), strict=True)
         )
@@ -133,13 +134,10 @@ class _TabulatedPanels:
 
     @cached_property
     def interpolants(self) -> tuple[Array, NDArray[np.bool_]]:
-        """Polynomials for the log tails of ``X`` in each panel, and which are accurate.
+        """Polynomials for log tails of ``X`` on each panel, and a mask of accurate ones.
 
-        * The first array, of shape ``(panels, 2, nodes)``, has the coefficients of polynomials for ``ln P(X > x)`` and
-          ``ln E[X; X > x]``, highest power first. Their variable ``t`` is from -1 to 1 on the panel.
-        * The second array is True for panels where two checks hold within :data:`INTERPOLATION_ERROR`. First, log
-          densities interpolated from the nodes of the fine rule agree with the exact ones at the nodes of the check
-          rule. Second, the polynomials agree with the integrals at the left edge.
+        The polynomials, of shape ``(panels, 2, nodes)``, are for ``ln P(X > x)`` and ``ln E[X; X > x]``. The highest
+        power is first. The variable is from -1 to 1 on the panel, an interval of ``ln X``.
         """
         _, width, _ = self.grid
         weights = np.concatenate([gauss_nodes(NODES_FINE)[1], gauss_nodes(NODES_CHECK)[1]])
@@ -173,7 +171,7 @@ class _TabulatedPanels:
 
     @cached_property
     def base(self) -> _Nodes:
-        """The nodes of the panels before any halving.
+        """The Gauss nodes of the intervals of ``ln X`` before any halving.
 
         Raises :class:`ConvergenceError` if their mass is not 1.
         """
@@ -190,7 +188,7 @@ class _TabulatedPanels:
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
-        """``P(X > edge)`` and ``E[X; X > edge]`` at the edges of the panels before any halving.
+        """``P(X > edge)`` and ``E[X; X > edge]`` at the edges of the cached intervals.
 
         The last entry of both arrays, for the right end, is set to 0.
         """
@@ -198,9 +196,9 @@ class _TabulatedPanels:
         return tuple(np.append(np.cumsum(v[::-1])[::-1], 0.0) for v in (mass, moment))  # pyright: ignore
 
     def tails(self, x: float) -> tuple[float, float]:
-        """Return the tail ``P(X > x)`` and the partial mean ``E[X; X > x]``.
+        """Return ``P(X > x)`` and ``E[X; X > x]`` for the squared sensitivity ``X``.
 
-        The partial mean is the mean of ``X`` over the event, not divided by its probability.
+        The second is not divided by the first.
         """
         low, width, count = self.grid
         place = (math.log(x) - low) / width if x > 0.0 else -1.0
@@ -221,10 +219,9 @@ class _TabulatedPanels:
         return float(mass[after]) + more[0], float(moment[after]) + more[1]
 
     def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
-        """Return ``E[h_eps(scale X); X <= up_to]`` and its relative error.
+        """Return ``E[h_eps(scale X); X <= up_to]`` and an estimate of its relative error.
 
-        The error is the difference of both Gauss rules. ``X`` is the tabulated variable, and ``h_eps`` is the Gaussian
-        delta at a squared sensitivity.
+        ``h_eps`` is the Gaussian delta as a function of the squared sensitivity.
         """
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
@@ -236,10 +233,9 @@ class _TabulatedPanels:
         return value, error / value if value > 0.0 else 0.0
 
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
-        """Return the integral of ``h_eps(scale X)`` over some panels, and its absolute error.
+        """Return ``E[h_eps(scale X)]`` over some intervals, and its absolute error.
 
-        ``X`` is the tabulated variable, and ``h_eps`` is the Gaussian delta at a squared sensitivity. Panels are halved
-        if both Gauss rules disagree.
+        ``h_eps`` is the Gaussian delta as a function of the squared sensitivity.
         """
         value = error = 0.0
         for level in range(MOST_LEVELS + 1):
@@ -266,10 +262,9 @@ class _TabulatedPanels:
         raise AssertionError
 
     def bins(self, count: int) -> "Bins":
-        """Return the distribution in about ``count`` bins.
+        """Return the distribution of ``X`` in about ``count`` bins.
 
-        Each bin is a panel, and all panels are halved equally often. The first bin includes the mass below the panels,
-        and the unbounded last bin includes the mass above them. Masses are raised by :data:`DENSITY_MARGIN`.
+        Masses are raised by the relative error :data:`DENSITY_MARGIN`.
         """
         from privproj.distributions.binned import LEAST_DIVIDED_MASS, Bins
 
@@ -295,7 +290,7 @@ class _TabulatedPanels:
 
 @dataclass(frozen=True)
 class TabulatedSensitivity:
-    """The squared sensitivity ``scale * X`` for a tabulated ``X``.
+    """A squared sensitivity ``scale * X`` whose density has no closed form.
 
     It implements :class:`privproj.distributions.squared_sensitivity.SensitivityDistribution`.
 
@@ -311,35 +306,34 @@ class TabulatedSensitivity:
 
     @property
     def panels(self) -> _TabulatedPanels:
-        """The panels of the distribution of ``X``, without the factor ``scale``."""
+        """The cached intervals of ``ln X`` for integration, without the factor ``scale``."""
         return panels_of(self.dist)
 
     @property
     def mean(self) -> float:
-        """The mean ``E[scale X]``."""
+        """The mean of the squared sensitivity ``scale * X``."""
         return self.scale * float(self.panels.above[1][0])
 
     @property
     def supremum(self) -> float:
-        """The supremum, which is ``inf`` because ``X`` is unbounded."""
+        """The supremum ``inf``, because the squared sensitivity is unbounded."""
         return math.inf
 
     def log_tail(self, x: float) -> float:
-        """Return ``ln P(scale X > x)``, ``-inf`` above the panels."""
+        """Return ``ln P(scale X > x)``, or ``-inf`` above the tabulated range of ``X``."""
         tail = self.panels.tails(x / self.scale)[0]
         return math.log(min(tail, 1.0)) if tail > 0.0 else -math.inf
 
     def mean_above(self, x: float) -> float:
-        """Return ``E[scale X | scale X > x]``, or ``x`` above the panels."""
+        """Return ``E[scale X | scale X > x]``, or ``x`` above the range of the table."""
         mass, moment = self.panels.tails(x / self.scale)
         return max(x, self.scale * moment / mass) if mass > 0.0 else x
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(scale X); scale X <= up_to]`` (C4).
+        """Return bounds of ``ln E[h_eps(scale X); scale X <= up_to]``.
 
-        If the expectation is below :data:`SMALLEST_RESOLVED_DELTA`, the upper end is the log of that number and the
-        lower end is ``-inf``. Otherwise the margin is that of :func:`widen_outward`, with the difference of both Gauss
-        rules as the error. ``h_eps`` is the Gaussian delta.
+        ``h_eps`` is the Gaussian delta as a function of the squared sensitivity (C4). If the expectation is below
+        :data:`SMALLEST_RESOLVED_DELTA`, the upper bound is the log of that number and the lower bound is ``-inf``.
         """
         value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
         if value < SMALLEST_RESOLVED_DELTA:
@@ -347,10 +341,9 @@ class TabulatedSensitivity:
         return widen_outward(math.log(value), error + DENSITY_MARGIN, 4.0 * abs(math.log(value)) + 40.0)
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in bins, for composition.
+        """Return the distribution of the squared sensitivity in bins, for composition.
 
-        Args:
-            finer: The number of bins, as a multiple of the default number.
+        ``finer`` is a factor for the default number of bins.
         """
         from privproj.distributions.binned import Bins
 
@@ -359,7 +352,6 @@ class TabulatedSensitivity:
 
 
 def _horner(coefficients: list[float], t: float) -> float:
-    """Return the polynomial with these coefficients, highest power first, at ``t``."""
     total = 0.0
     for coefficient in coefficients:
         total = total * t + coefficient
@@ -367,9 +359,9 @@ def _horner(coefficients: list[float], t: float) -> float:
 
 
 def _lagrange(places: Array) -> Array:
-    """Return the interpolation weights of the nodes of the fine rule, in a new last axis.
+    """Return Lagrange weights for interpolation from the nodes of the fine Gauss rule.
 
-    ``places`` are points of a panel, as fractions from 0 to 1.
+    ``places`` are points of an interval, as fractions from 0 to 1. The weights are in a new last axis.
     """
     nodes = gauss_nodes(NODES_FINE)[0]
     gaps = places[..., None] - nodes
@@ -380,9 +372,11 @@ def _lagrange(places: Array) -> Array:
 
 
 def terms_that_matter(scanned: Array, count: int) -> slice:
-    """Return the range of the ``count`` terms that are not negligible in some row.
+    """Return the range of the terms of a sum that are not negligible in some row.
 
-    ``scanned`` are the logs of every :data:`SCAN_STRIDE`-th term.
+    Args:
+        scanned: The logs of every :data:`SCAN_STRIDE`-th term, for each row.
+        count: The number of terms.
     """
     near = (scanned > scanned.max(axis=1, keepdims=True) - LOG_NEGLIGIBLE_TERM).any(axis=0).nonzero()[0]
     first, last = (int(near[0]), int(near[-1])) if len(near) else (0, count)
@@ -397,11 +391,10 @@ def log_sum_exp(logs: Array) -> float:
 
 @lru_cache(maxsize=64)
 def panels_of(dist: LogDensity) -> _TabulatedPanels:
-    """Return the cached panels of a distribution."""
+    """Return the cached integration intervals and nodes of a distribution."""
     return _TabulatedPanels(dist)
 
 
 @lru_cache(maxsize=64)
 def _bins_of(dist: LogDensity, count: int) -> "Bins":
-    """Return the cached bins of a distribution, which a composition needs more than once."""
     return panels_of(dist).bins(count)

@@ -1,11 +1,12 @@
-"""Integrate the exact profile of the vector Wishart mechanism by Gauss rules with a proved error (C9, C20).
+"""The profile of the vector Wishart mechanism, by Gauss rules with a proved error.
 
 The mechanism releases a unit vector times a Wishart matrix. The profile of two unit vectors with the misalignment ``m``
 (one minus their cosine) is ``delta(eps) = P(A <= 0) + int f(A) g(A) dA``. ``f`` is the density of ``A = 1 - m + s T``
-with ``s = sqrt(m (2 - m)/r)``, where ``T`` has Student's distribution with ``r`` degrees of freedom. The gain ``g`` and
-the thresholds ``U1`` and ``U2`` are defined in :mod:`privproj.distributions.wishart_loss`. The gain increases with the
-distance from ``A = 1`` on both sides. The integral has three parts: below ``A = 1`` where ``U2`` is positive, below
-``A = 1`` where ``U2`` is not positive (there ``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
+with ``s = sqrt(m (2 - m)/r)``, where ``T`` has Student's distribution with ``r`` degrees of freedom (C9). ``g`` is the
+hockey-stick divergence given ``A``, called *gain*. It depends on a threshold ``U1`` or ``U2``
+(:mod:`privproj.distributions.wishart_loss`), and increases with the distance from ``A = 1`` on both sides. The integral
+has three parts: below ``A = 1`` where ``U2`` is positive, below ``A = 1`` where ``U2`` is not positive (there ``g`` is
+``1 - e^eps A^(r-1)``), and above ``A = 1``.
 
 On each panel the integral is at least the width times the least ``f`` and ``g``, and at most the width times the
 largest ``f`` and ``g``. The error of a Gauss rule with ``n`` nodes is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths,
@@ -78,9 +79,9 @@ LEAST_DIVISOR = 1e-300
 
 
 def log_gamma_ratio(r: float) -> float:
-    """Return the log of the normalizing constant of Student's distribution (C9).
+    """Return ``ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``.
 
-    The result is ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``.
+    It is the log of the density at 0 of Student's distribution with ``r`` degrees of freedom, times ``sqrt(r)`` (C9).
     """
     # With z = r/2 and R the remainder of Stirling's formula it is
     # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2, without cancellation of large terms.
@@ -98,8 +99,8 @@ def log_gamma_ratio(r: float) -> float:
 def log_infinite(rank: int, misalignment: float) -> float:
     """Return the log probability that the privacy loss is infinite.
 
-    The result is ``ln P(A <= 0)``, where ``A = v'.y / v.y`` for the release ``y`` and the vectors ``v`` and ``v'`` of
-    two neighboring datasets.
+    The mechanism releases ``y = M v`` for a Wishart matrix ``M``. With the unit vectors ``v`` and ``v'`` of two
+    neighboring datasets, the loss is infinite if ``v'.y <= 0``.
     """
     # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
     # and one minus that beyond (C9)
@@ -109,9 +110,9 @@ def log_infinite(rank: int, misalignment: float) -> float:
 
 
 def _add_logs(logs: Array, index: Index, more: Array) -> Array:
-    """Return ``logs`` after adding the numbers ``e^more`` to the numbers ``e^logs``.
+    """Return the logs of sums after adding the numbers ``e^more``.
 
-    Each entry of ``more`` is added at the position that ``index`` states for it.
+    The number ``i`` of ``more`` is added to the sum ``index[i]``.
     """
     top = logs.copy()
     np.maximum.at(top, index, more)
@@ -121,10 +122,10 @@ def _add_logs(logs: Array, index: Index, more: Array) -> Array:
 
 @dataclass(frozen=True)
 class _LogSums:
-    """Logs of three sums for each epsilon: integral, error, and weighted steepness.
+    """Logs of three sums over panels of integration, for each epsilon.
 
-    The third sum is the integral of ``f g`` times the steepness of ``ln g``. It measures how much rounding of a
-    threshold changes the integral of ``f g``.
+    The sums are the integral of ``f g``, its error, and the integral of ``f g`` times the steepness of ``ln g``. ``f``
+    is a density and ``g`` a hockey-stick divergence. The steepness measures the effect of rounding.
     """
 
     total: Array
@@ -132,7 +133,7 @@ class _LogSums:
     leaning: Array
 
     def add(self, index: Index, value: Array, error: Array, steep: Array | None = None) -> "_LogSums":
-        """Return the sums with these panels added.
+        """Return the sums after adding panels of integration.
 
         Args:
             index: The number of the epsilon of each panel.
@@ -158,13 +159,15 @@ def _bernoulli_less_one(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class _IntegralPanels:
-    """Panels of the integral, each in one part of the integral and for one epsilon.
+    """Intervals (panels) of an integral over ``A``, each for one epsilon.
 
-    All four arrays have one entry for each panel.
+    ``A`` is a random variable in the privacy loss (:class:`WishartIntegral`). All four arrays have one entry for each
+    panel.
 
     * ``index``: the number of the epsilon.
-    * ``kind``: the part, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
-    * ``low``, ``high``: the ends of the panel as places. A place is ``1 - A`` below 1, and ``A - e^(eps/a)`` above.
+    * ``kind``: the part of the integral, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
+    * ``low``, ``high``: the ends, as ``1 - A`` below ``A = 1`` and as ``A - e^(eps/a)`` above, with the constant ``a``
+      of the privacy loss.
     """
 
     index: Index
@@ -176,12 +179,11 @@ class _IntegralPanels:
         return _IntegralPanels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
 
     def join(self, other: "_IntegralPanels") -> "_IntegralPanels":
-        """Return these panels followed by others."""
         both = zip(vars(self).values(), vars(other).values(), strict=True)
         return _IntegralPanels(*(np.concatenate(pair) for pair in both))
 
     def cut(self, parts: NDArray[np.intp]) -> "_IntegralPanels":
-        """Return these panels, each divided into the given number of equal parts."""
+        """Return the panels after dividing panel ``i`` into ``parts[i]`` equal parts."""
         of = np.repeat(np.arange(len(parts)), parts)
         number = np.arange(len(of)) - (np.cumsum(parts) - parts)[of]
         p, width, parts = self[of], (self.high - self.low)[of], parts[of]
@@ -191,16 +193,15 @@ class _IntegralPanels:
 
 @dataclass(frozen=True)
 class _ThresholdBox:
-    """Boxes of complex ``x`` with bounds of two functions on them (C20).
+    """Bounds of ``x/(e^x - 1)`` and ``1/(e^x - 1)`` on complex rectangles (C20).
 
-    The functions are ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)``. The thresholds ``U1`` and ``U2`` are
-    combinations of them. A box is ``x1 <= Re x <= x2, |Im x| <= turn <= 1``.
+    Call the functions ``B`` and ``N``. A rectangle is ``x1 <= Re x <= x2, |Im x| <= turn <= 1``.
 
     * ``b1``, ``b2``, ``n1``, ``n2``: ``B`` and ``N`` at ``x1`` and ``x2``; both decrease on the real line.
-    * ``bend``, ``n_bend``: ``|Re B - B(Re x)| <= bend`` and ``Re N >= N(Re x) - n_bend`` on the box.
-    * ``b_aside``, ``n_aside``: bounds of ``|Im B|`` and ``|Im N|`` on the box.
+    * ``bend``, ``n_bend``: ``|Re B - B(Re x)| <= bend`` and ``Re N >= N(Re x) - n_bend``.
+    * ``b_aside``, ``n_aside``: bounds of ``|Im B|`` and ``|Im N|``.
 
-    Each array has one entry for each panel.
+    Each array has one entry for each rectangle.
     """
 
     x1: Array
@@ -217,7 +218,7 @@ class _ThresholdBox:
 
     @staticmethod
     def around(x1: Array, x2: Array, turn: Array) -> "_ThresholdBox":
-        """Return the box with its bounds, rounded outward by a relative 1e-12."""
+        """Return the bounds on these rectangles, rounded outward by a relative 1e-12."""
         # N = 1/rise, |N'| = (1 + rise)/rise^2, N'' = (1 + rise)(2 + rise)/rise^3, largest at x1
         # bend = turn^2 min(0.28, |N'| + |x| N''/2), b_aside = turn min(1/2, N + |x| |N'|) (C20)
         rise = np.expm1(np.minimum(x1, 200.0))
@@ -235,19 +236,20 @@ class _ThresholdBox:
 
 @dataclass(frozen=True)
 class WishartIntegral:
-    """The exact profile of a pair of unit vectors at several ``eps >= 0``.
+    """The privacy profile of the vector Wishart mechanism for a pair of unit vectors.
 
-    The error of the integral is proved. The profile is an integral over ``A``, the ratio ``v'.y / v.y`` for the release
-    ``y`` and the vectors ``v`` and ``v'`` of two neighboring datasets. The integrand is the density ``f`` of ``A``
-    times the gain ``g``, the hockey-stick divergence given ``A``. The gain depends on a threshold ``U1`` or ``U2`` of
-    ``U ~ Gamma(k)`` (:mod:`privproj.distributions.wishart_loss`).
+    The profile is an integral over ``A = v'.y / v.y`` for the release ``y`` and the vectors ``v`` and ``v'`` of two
+    neighboring datasets. The integrand is the density ``f`` of ``A`` times the *gain* ``g``, the hockey-stick
+    divergence given ``A``. The gain depends on a threshold ``U1`` or ``U2`` of ``U ~ Gamma(k)``
+    (:mod:`privproj.distributions.wishart_loss`).
 
-    * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r`` and ``m``.
-    * ``eps``: the epsilons, of shape ``(e,)``.
+    * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r``, and ``m``, which is one minus the cosine of the vectors.
+    * ``eps``: the epsilons, at least 0, of shape ``(e,)``.
     * ``share``: the relative error that a panel may add to one value without being halved.
 
-    In the methods ``place``, ``kind`` and ``index`` are as in :class:`_IntegralPanels`, and of equal shape. A rectangle
-    around a panel in the complex plane has its ``center`` at ``A - 1`` and the half axes ``wide`` and ``tall``.
+    In the methods, ``index`` and ``kind`` are the epsilon and the part of the integral (:class:`_IntegralPanels`).
+    ``place`` is ``1 - A`` below ``A = 1``, and ``A - e^(eps/a)`` above. A rectangle around a panel in the complex plane
+    has its ``center`` at ``A - 1`` and the half axes ``wide`` and ``tall``.
     """
 
     dim: int
@@ -258,48 +260,52 @@ class WishartIntegral:
 
     @cached_property
     def log_front(self) -> float:
-        """The log of Student's density at 0, ``ln(c_r/sqrt(r))``.
-
-        :func:`log_gamma_ratio` returns ``ln c_r``.
-        """
+        """The log density at 0 of Student's distribution with ``rank`` degrees of freedom."""
         return log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
 
     @cached_property
     def gain(self) -> GammaGain:
-        """The gains of ``U ~ Gamma(k)`` above and below a threshold, with a proved error."""
+        """Tables for hockey-stick expectations of ``U ~ Gamma(k)``, with a proved error."""
         return gamma_gain(self.k)
 
     @property
     def k(self) -> float:
-        """The shape ``k = (r + d - 1)/2`` of the Gamma variable ``U`` in the privacy loss."""
+        """The shape ``(r + d - 1)/2`` of the Gamma variable in the privacy loss.
+
+        ``r`` is the rank, and ``d`` is the dimension.
+        """
         return 0.5 * (self.rank + self.dim - 1.0)
 
     @property
     def a(self) -> float:
-        """The factor ``a = (d + 1 - r)/2`` of ``ln A`` in the privacy loss."""
+        """The factor ``a = (d + 1 - r)/2`` in the privacy loss ``a ln A + U (1/A - 1)``.
+
+        ``r`` is the rank, and ``d`` is the dimension.
+        """
         return 0.5 * (self.dim + 1.0 - self.rank)
 
     @cached_property
     def unit(self) -> float:
-        """The scale ``sqrt(m (2 - m))`` of ``A``, before division by ``sqrt(r)``.
+        """The scale ``sqrt(m (2 - m))`` for the misalignment ``m``.
 
-        ``m`` is the misalignment, and ``r`` is the rank.
+        ``A`` is ``1 - m`` plus this scale times Student's variable over the root of the rank.
         """
         return math.sqrt(self.misalignment * (2.0 - self.misalignment))
 
     @cached_property
     def kink(self) -> Array:
-        """The value ``eps/|a|`` of ``|ln A|`` at which a threshold is 0, for each epsilon.
+        """The value ``eps/|a|`` for each epsilon, with the factor :attr:`a`.
 
-        ``a`` is :attr:`a`, the factor of ``ln A`` in the privacy loss.
+        At ``|ln A| = eps/|a|`` a threshold of the Gamma variable in the privacy loss is 0.
         """
         return self.eps / max(abs(self.a), LEAST_DIVISOR)
 
     @cached_property
     def turn(self) -> Array:
-        """The place ``1 - A`` below ``A = 1`` at which the threshold ``U2`` is 0.
+        """The value of ``1 - A`` below which the threshold ``U2`` is positive.
 
-        ``A`` is ``e^(-eps/|a|)`` there. The place is 1 if ``U2`` is positive down to ``A = 0``.
+        ``U2`` is a threshold of the Gamma variable in the privacy loss. The value is ``1 - e^(-eps/|a|)`` with the
+        factor :attr:`a`, or 1 if ``U2`` is positive down to ``A = 0``.
         """
         if self.a < 0.0:
             return -np.expm1(-self.kink)
@@ -307,9 +313,9 @@ class WishartIntegral:
 
     @cached_property
     def log_density_front(self) -> float:
-        """The log of the largest value of the density ``f`` of ``A``, at ``A = 1 - m``.
+        """The log of the largest value of the density of ``A = v'.y / v.y``.
 
-        ``m`` is the misalignment.
+        ``v`` and ``v'`` are the vectors of neighboring datasets, and ``y`` is the release.
         """
         return self.log_front + 0.5 * math.log(self.rank) - float(np.log(self.unit))
 
@@ -318,20 +324,24 @@ class WishartIntegral:
     def offset(self, kind: Kinds, index: Index, place: Array) -> Array:
         """Return ``A - 1`` at these places.
 
-        Places are measured from ``A = 1``, or above it from ``A = e^(eps/a)`` with the factor :attr:`a`.
+        A place is ``1 - A`` below ``A = 1``, and ``A - e^(eps/a)`` above, with the factor :attr:`a`.
         """
         return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink, 600.0))[index] + place, -place)
 
     def log_density(self, offset: Array) -> Array:
-        """Return ``ln f``, the log density of ``A``, at ``A = 1 + offset``."""
+        """Return the log density of ``A = v'.y / v.y`` at ``1 + offset``.
+
+        ``v`` and ``v'`` are the vectors of neighboring datasets, and ``y`` is the release.
+        """
         # f(A) = c_r/(sqrt(r) s) (1 + t^2)^(-(r+1)/2), t = (A - 1 + m)/(s sqrt(r)) (C9)
         t = (offset + self.misalignment) / self.unit
         return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
 
     def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the log gain ``ln g`` at these places, and its steepness.
+        """Return the log of the hockey-stick divergence given ``A``, and its steepness.
 
-        The steepness is the factor by which a relative rounding error of the threshold changes ``ln g``.
+        ``place`` states ``A`` (:class:`WishartIntegral`). The steepness is the factor by which a relative rounding
+        error of the threshold changes the log.
         """
         logs, steep = np.empty_like(place), np.empty_like(place)
         for part in np.unique(kind):
@@ -342,8 +352,8 @@ class WishartIntegral:
     def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
         """Return ``ln(U2/k)``, ``x = -ln A`` and the size of the terms of ``U2``.
 
-        ``place`` is between 0 and 1. The size is the sum of the absolute values of the terms, for the effect of
-        rounding.
+        ``U2 = (a x + eps)/(e^x - 1)`` is a threshold of ``U ~ Gamma(k)`` in the privacy loss. ``place`` is ``1 - A``,
+        from 0 to 1. The size is the sum of the absolute values of the terms.
         """
         k, a, eps = self.k, self.a, self.eps[index]
         x = -np.log1p(-place)
@@ -356,7 +366,8 @@ class WishartIntegral:
     def threshold_above(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
         """Return ``ln(U1/k)``, ``x = ln A`` and the size of the terms of ``U1``.
 
-        ``place`` is above 0. The size is the sum of the absolute values of the terms, for the effect of rounding.
+        ``U1 = (a x - eps)/(1 - e^-x)`` is a threshold of ``U ~ Gamma(k)`` in the privacy loss. ``place`` is
+        ``A - e^(eps/a)``, above 0. The size is the sum of the absolute values of the terms.
         """
         k, a, eps, kink = self.k, self.a, self.eps[index], self.kink[index]
         # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
@@ -372,9 +383,9 @@ class WishartIntegral:
         return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
 
     def below(self, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the log gain and its steepness below ``A = 1``, where ``U2 > 0``.
+        """Return the results of :meth:`log_gain` below ``A = 1``, where ``U2 > 0``.
 
-        This gain ``g_-`` increases from 0 at ``A = 1`` to 1 at ``A = 0``.
+        ``U2`` is a threshold of the Gamma variable in the privacy loss. ``place`` is ``1 - A``.
         """
         inside = (place > 0.0) & (place < 1.0)
         w, x, terms = self.threshold_below(index, np.where(inside, place, 0.5))
@@ -383,31 +394,34 @@ class WishartIntegral:
         return np.where(inside, log_g, np.where(place > 0.0, 0.0, -np.inf)), self.steepness(w, terms, 1.0)
 
     def certain(self, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the log gain and its steepness below ``A = 1``, where ``U2 <= 0``.
+        """Return the results of :meth:`log_gain` below ``A = 1``, where ``U2 <= 0``.
 
-        The gain is ``1 - e^eps A^(r-1)``.
+        ``U2`` is a threshold of the Gamma variable in the privacy loss. The divergence is ``1 - e^eps A^(r-1)``.
         """
         # 1 - e^eps A^(r-1) (C9), A = 1 - place
         exponent = self.eps[index] + (self.rank - 1.0) * np.log1p(-np.minimum(place, 1.0))
         return np.log(-np.expm1(np.minimum(exponent, 0.0))), np.full_like(place, 4.0)
 
     def above(self, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the log gain and its steepness above ``A = e^(eps/a)``, where ``U1 > 0``."""
+        """Return the results of :meth:`log_gain` above ``A = 1``, where ``U1 > 0``.
+
+        ``U1`` is a threshold of the Gamma variable in the privacy loss. ``place`` is ``A - e^(eps/a)``.
+        """
         w, x, terms = self.threshold_above(index, np.maximum(place, 0.0))
         inside = place > 0.0
         log_g = self.gain.log_under(w, np.where(inside, x, 1.0))
         return np.where(inside, log_g, -np.inf), self.steepness(w, terms, -1.0)
 
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
-        """Return an estimate of the steepness ``terms |d ln g/d U|`` at ``U = k e^w``.
+        """Return the estimated effect of rounding on a log hockey-stick divergence.
 
-        The result is the factor by which a relative rounding error of the threshold changes the log gain ``ln g``. The
-        estimate is not proved to be an upper bound (C20, "The sum").
+        The divergence ``g`` depends on a threshold ``k e^w`` of ``U ~ Gamma(k)``. The result is ``terms |d ln g/d U|``
+        at the threshold. It is not proved to be an upper bound (C20, "The sum").
 
         Args:
             w: The log of the threshold over ``k``.
             terms: The sum of the absolute values of the terms of the threshold.
-            sign: 1 for the gain below ``A = 1``, -1 for the gain above.
+            sign: 1 for ``A < 1``, -1 for ``A > 1``.
         """
         # k |d ln g/d U| is about sqrt(k) + k |e^w - 1| in the tail, and min(sqrt(k), 1/|e^w - 1|) elsewhere.
         k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
@@ -417,10 +431,10 @@ class WishartIntegral:
     # --- bounds on a panel ----------------------------------------------------------------------
 
     def log_most_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the log of an upper bound of the gain, without a table (C20, "The sum").
+        """Return the log of an upper bound of the hockey-stick divergence given ``A``.
 
-        The places are above 0. The second result is the distance of the threshold from the mean of ``U`` in standard
-        deviations, limited to :data:`STEP_DEVIATIONS`.
+        The bound uses no table (C20, "The sum"). The second result is the distance of the threshold from the mean of
+        the Gamma variable, in standard deviations, limited to :data:`STEP_DEVIATIONS`.
         """
         k, most, step = self.k, np.empty_like(place), np.zeros_like(place)
         for part in np.unique(kind):
@@ -436,7 +450,7 @@ class WishartIntegral:
         return np.minimum(most, 0.0), step
 
     def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return the logs of the least and the largest density ``f`` on each panel."""
+        """Return logs of the least and the largest density of ``A`` on each panel ``p``."""
         # f is unimodal, with its peak at A = 1 - m.
         far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
         m, at_near, at_far = self.misalignment, self.log_density(near), self.log_density(far)
@@ -444,10 +458,9 @@ class WishartIntegral:
         return np.minimum(at_near, at_far), most
 
     def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return the logs of a lower and an upper bound of the integral over each panel.
+        """Return logs of a lower and an upper bound of the integral over each panel ``p``.
 
-        The gain ``g`` increases with the place, and the density ``f`` is unimodal. So the bounds are the width times
-        the least ``f`` and ``g``, and the width times the largest ``f`` and ``g``.
+        They are the width of the panel times the least or the largest values of both factors of the integrand.
         """
         # width min(f) g(low) <= integral <= width max(f) g(high), with 1e-9 for rounding (C20, the sum)
         least, most = self.log_most_density(p)
@@ -456,7 +469,10 @@ class WishartIntegral:
         return width + least + low - 1e-9, width + most + high + 1e-9
 
     def gauss(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return the log of the Gauss rule on each panel, and the mean steepness of the gain."""
+        """Return the log integral over each panel by a Gauss rule, and the mean steepness.
+
+        The steepness is that of the integrand (:meth:`log_gain`).
+        """
         nodes, weights = gauss_nodes(PANEL_NODES)
         width = (p.high - p.low)[:, None]
         place = p.low[:, None] + width * nodes
@@ -471,10 +487,9 @@ class WishartIntegral:
         return peak + np.log(total), leaning
 
     def log_error(self, p: _IntegralPanels, enough: Array) -> Array:
-        """Return the log of the proved error of the Gauss rule on each panel.
+        """Return the log of the proved error of the Gauss rule on each panel ``p``.
 
-        Ellipses are tried until the log of the error is at most ``enough``. If no ellipse suffices, the least error is
-        returned.
+        The result is the least bound that is found, or any bound of at most ``enough``.
         """
         # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
         best = np.full_like(p.low, np.inf)
@@ -493,10 +508,10 @@ class WishartIntegral:
         return best
 
     def log_size(self, p: _IntegralPanels, ellipse: float) -> Array:
-        """Return the log of a bound of the integrand ``|f g|`` around a panel.
+        """Return the log of a bound of the modulus of the integrand around a panel.
 
-        The bound holds on a rectangle around an ellipse around the panel, in the complex plane. The result is ``inf``
-        if no bound is known.
+        The bound holds on an ``ellipse`` around the panel ``p`` in the complex plane. It is ``inf`` if no bound is
+        known.
         """
         half = 0.5 * (p.high - p.low)
         # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
@@ -509,10 +524,9 @@ class WishartIntegral:
         return self.log_density_size(center, wide, tall) + log_g
 
     def log_density_size(self, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of the density ``|f|`` of ``A`` on the rectangle (C20).
+        """Return the log of a bound of the density of ``A`` on a complex rectangle (C20).
 
-        The density is a function of ``1 + T^2/r`` for complex ``T = sqrt(r) (t + i v)``. The modulus of ``1 + T^2/r``
-        is least at the least ``|t|``, and there at ``v^2 = 1 - t^2`` or the nearest possible value.
+        The rectangle is in the complex plane, with its ``center`` at ``A - 1`` and the half axes ``wide`` and ``tall``.
         """
         t = np.maximum(np.abs(center + self.misalignment) - wide, 0.0) / self.unit
         v2 = np.clip(1.0 - t * t, 0.0, (tall / self.unit) ** 2)
@@ -521,9 +535,10 @@ class WishartIntegral:
         return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
 
     def below_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of the gain below ``A = 1`` on the rectangle (C20).
+        """Return the log of a bound of the hockey-stick divergence given ``A < 1`` (C20).
 
-        The result is ``inf`` if no bound is known.
+        It bounds the modulus on a rectangle in the complex plane, with its ``center`` at ``A - 1`` and the half axes
+        ``wide`` and ``tall``. The bound is ``inf`` if none is known.
         """
         least, most = 1.0 + center - wide, -center - wide
         valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
@@ -546,15 +561,15 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
-        """Return the log of a bound of the gain below ``A = 1`` on the rectangle.
+        """Return the log of a bound of the hockey-stick divergence given ``A < 1``.
 
-        For a gain near 1 the bound is smaller than that of :meth:`below_size`.
+        For a divergence near 1 the bound is smaller than that of :meth:`below_size`.
 
         Args:
             eps: Epsilon in nats, for each panel.
-            box: Bounds of ``B`` and ``N`` on the rectangle.
-            real: Lower bounds of the real part of the threshold ``U2``.
-            imaginary: Upper bounds of the modulus of its imaginary part.
+            box: Bounds of the functions in the threshold ``U2`` on a complex rectangle.
+            real: Lower bounds of the real part of ``U2``.
+            imaginary: Upper bounds of the modulus of the imaginary part of ``U2``.
         """
         # 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|, z below k, z e^x = a (x + B) + eps (1 + N) above (C20, C21)
         size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
@@ -570,10 +585,9 @@ class WishartIntegral:
         return np.logaddexp(np.logaddexp(0.0, low), high)
 
     def chernoff(self, threshold: Array, sign: float) -> Array:
-        """Return minus the log of Chernoff's bound of a tail of ``U`` beyond a threshold.
+        """Return minus the log of Chernoff's bound of a tail of ``Gamma(k)``.
 
-        The tail is above (``sign = 1``) or below (-1) the threshold. The result is ``-inf`` on the other side of the
-        mean ``k``, where Chernoff's bound is trivial.
+        The tail is above (``sign = 1``) or below (-1) the threshold. The result is ``-inf`` if the bound is trivial.
         """
         # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff); D cancels near 0
         ratio = np.maximum(threshold, LEAST_DIVISOR) / self.k
@@ -582,10 +596,9 @@ class WishartIntegral:
         return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
 
     def log_hockey_stick_size(self, threshold: Array, rate: Array, sign: float) -> Array:
-        """Return the log of an upper bound of a gain, without a table.
+        """Return a bound of ``ln E[(1 - e^(-rate (U - threshold)))_+]``, ``U ~ Gamma(k)``.
 
-        The gain is ``E[(1 - e^(-rate (U - threshold)))_+]`` for ``U ~ Gamma(k)``, or with ``threshold - U`` for
-        ``sign = -1``.
+        For ``sign = -1`` it bounds the expectation with ``threshold - U``.
         """
         # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and the same below b,
         # where it is at most c b P(U < b) too (C20, gains off the real line)
@@ -596,16 +609,18 @@ class WishartIntegral:
         return np.minimum(tail, np.log(excess)) + 1e-6
 
     def certain_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of ``|1 - e^eps A^(r-1)|`` on the rectangle.
+        """Return the log of ``1 + e^eps |A|^(r-1)``, which bounds ``|1 - e^eps A^(r-1)|``.
 
-        The bound is ``1 + e^eps |A|^(r-1)``.
+        It holds on a rectangle in the complex plane, with its ``center`` at ``A - 1`` and the half axes ``wide`` and
+        ``tall``.
         """
         return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + center + wide, tall)))
 
     def above_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of the gain above ``A = 1`` on the rectangle (C20).
+        """Return the log of a bound of the hockey-stick divergence given ``A > 1`` (C20).
 
-        The result is ``inf`` if no bound is known.
+        It bounds the modulus on a rectangle in the complex plane, with its ``center`` at ``A - 1`` and the half axes
+        ``wide`` and ``tall``. The bound is ``inf`` if none is known.
         """
         least, most = center - wide, np.hypot(1.0 + center + wide, tall)
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
@@ -625,14 +640,14 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
-        """Return the log of a bound of the gain above ``A = 1`` on the rectangle.
+        """Return the log of a bound of the hockey-stick divergence given ``A > 1``.
 
-        For a gain near 1 the bound is smaller than that of :meth:`above_size`.
+        For a divergence near 1 the bound is smaller than that of :meth:`above_size`.
 
         Args:
             eps: Epsilon in nats, for each panel.
-            box: Bounds of ``B`` and ``N`` on the rectangle.
-            real: Lower bounds of the real part of the threshold ``z = U1``.
+            box: Bounds of the functions in the threshold ``z = U1`` on a complex rectangle.
+            real: Lower bounds of the real part of ``z``.
             excess: Upper bounds of ``|z| - Re z``.
         """
         # 1 + |Q(k, z)| + |e^(eps+(r-1)x) P(k, z e^-x)|, z above k, z e^-x = a B(x) - eps N(x) below (C20, C21)
@@ -646,10 +661,9 @@ class WishartIntegral:
     # --- panels ---------------------------------------------------------------------------------
 
     def pieces(self) -> _IntegralPanels:
-        """Return narrow panels that cover ``0 < A < e^45``.
+        """Return narrow intervals of integration that cover ``0 < A < e^45``.
 
-        They are narrow near ``A = 1``, near a threshold of 0 and near ``A = 0``, and their width grows with the
-        distance from these points. Further edges are placed around the bulk of ``A``.
+        They are narrowest near ``A = 1``, near ``A = 0``, and where a threshold is 0.
         """
         m, spread = self.misalignment, self.unit / math.sqrt(self.rank)
         kink, turn = self.kink[:, None], self.turn[:, None]
@@ -679,10 +693,10 @@ class WishartIntegral:
 
     @staticmethod
     def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
-        """Return index, kind, low and high ends of the panels of one kind.
+        """Return the intervals between ``edges`` as ``(index, kind, low, high)``.
 
-        The panels are between neighboring edges in each row. Below ``A = 1``, panels of the kind :data:`BELOW_ONE` end
-        at ``turn`` at the latest, and those of the kind :data:`CERTAIN_GAIN` start there at the earliest.
+        There is a row of edges for each epsilon. Below ``A = 1`` only the intervals on one side of ``turn`` are
+        returned. ``kind``, the part of the integral, determines the side.
         """
         edges = np.sort(edges, axis=1)
         low, high = edges[:, :-1], edges[:, 1:]
@@ -693,12 +707,12 @@ class WishartIntegral:
         return index, np.full(len(index), kind, np.int8), low[chosen], high[chosen]
 
     def first_panels(self, pieces: _IntegralPanels, most: Array) -> tuple[_IntegralPanels, NDArray[np.bool_]]:
-        """Return panels for the Gauss rule, and a mask of the pieces that they cover.
+        """Return intervals for the Gauss rule, and a mask of the ``pieces`` they cover.
 
-        Panels are unions or parts of pieces. Any choice of panels gives a valid result.
+        Any choice of intervals gives a valid result.
 
         Args:
-            pieces: Narrow panels that cover the range of the integral.
+            pieces: Narrow intervals that cover the range of the integral.
             most: Upper bounds of the logs of the integrals over the pieces.
         """
         top = np.full(len(self.eps), -np.inf)
@@ -740,10 +754,7 @@ class WishartIntegral:
         return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), covered
 
     def log_beyond(self) -> float:
-        """Return the log of a bound of ``P(ln A > 45)``.
-
-        This is the probability that the ratio ``A`` (module docstring) is beyond all panels.
-        """
+        """Return the log of a bound of ``P(ln A > 45)``, beyond the range of integration."""
         # ln A > 45 iff T > (e^45 - 1 + m)/s >= t. As f decreases like a power, P(T > t) is at most
         # front int_t^inf (u^2/r)^-(r+1)/2 du = front r^((r+1)/2) t^-r / r.
         r = float(self.rank)
@@ -759,7 +770,8 @@ class WishartIntegral:
             * an estimate of the factor by which a relative rounding error of a threshold changes ``ln delta``.
 
         Raises:
-            ConvergenceError: The error is too large after :data:`MOST_HALVINGS` halvings.
+            ConvergenceError: The error is too large after :data:`MOST_HALVINGS` halvings of the intervals of
+                integration.
         """
         infinite = log_infinite(self.rank, self.misalignment)
         sums = _LogSums(*(np.full_like(self.eps, log) for log in (infinite, self.log_beyond(), -np.inf)))

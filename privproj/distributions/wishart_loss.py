@@ -1,8 +1,9 @@
-"""Compute the exact profile of the vector Wishart mechanism, which releases ``y = M v`` without noise.
+"""The exact privacy profile of the vector Wishart mechanism, which adds no noise.
 
-``M ~ W_d(I/r, r)`` is a Wishart matrix. For unit vectors ``v, v'`` with misalignment ``m = 1 - v.v'`` the privacy loss
-is a function of two independent variables (C9; arXiv 2601.21719, proof of Theorem 1). With ``rho = v.v'``,
-``A = v'.y / v.y``, ``U ~ Gamma(k)``, ``k = (r + d - 1)/2`` and ``a = (d + 1 - r)/2`` the loss is
+The mechanism releases ``y = M v`` for a vector ``v`` and a Wishart matrix ``M ~ W_d(I/r, r)``. For unit vectors
+``v, v'`` with misalignment ``m = 1 - v.v'`` the privacy loss is a function of two independent variables (C9; arXiv
+2601.21719, proof of Theorem 1). With ``rho = v.v'``, ``A = v'.y / v.y``, ``U ~ Gamma(k)``, ``k = (r + d - 1)/2`` and
+``a = (d + 1 - r)/2`` the loss is
 
     L = a ln A + U (1/A - 1),  infinite for A <= 0;  A = rho + sqrt(1 - rho^2) T / sqrt(r),  T ~ Student t_r.
 
@@ -13,11 +14,10 @@ The *gain* ``g(A)`` is the mean of ``max(0, 1 - e^(eps - L))`` over ``U`` for a 
     g(e^x) = E[(1 - e^(-(1 - e^-x)(U1 - U)))_+],    U1 = (a x - eps)/(1 - e^-x)
 
 :mod:`privproj.distributions.wishart_integral` encloses these expectations. All terms are positive, so nothing cancels.
-The formulas use ``m`` instead of ``rho = 1 - m``, so a misalignment of 1e-12 keeps its digits. The profile does not
-increase with ``rho`` (C10), so the pair at ``m`` dominates every pair with a smaller misalignment.
+The formulas use ``m`` instead of ``rho = 1 - m``, so a misalignment of 1e-12 keeps its digits. Delta does not increase
+with ``rho`` (C10), so the pair at ``m`` dominates every pair with a smaller misalignment.
 
-The same profile is implemented in ball arithmetic for certificates, and in mpmath in
-:mod:`privproj.reference.wishart`.
+The same profile is implemented in ball arithmetic for certificates, and in mpmath in :mod:`privproj.reference.wishart`.
 """
 
 import math
@@ -55,7 +55,8 @@ GUESS_POINTS = 5  # values of the profile that are interpolated for a guess
 def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) -> Array | float:
     """Return an estimate of ``|d ln delta/d ln m|`` for the misalignment ``m``.
 
-    A relative rounding error of ``m`` changes ``ln delta`` by this factor.
+    ``delta`` is that of the vector Wishart mechanism. A relative rounding error of ``m`` changes ``ln delta`` by this
+    factor.
     """
     return 4.0 * np.abs(log_delta) + 40.0 + np.sqrt(misalignment * rank)
 
@@ -67,13 +68,13 @@ def _cached_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
 
 @dataclass(frozen=True)
 class VectorWishart:
-    """A pair of unit vectors at misalignment ``m``, with its exact profile.
+    """The privacy profile of the vector Wishart mechanism for a pair of unit vectors.
 
-    It dominates every pair with a smaller misalignment (C10).
+    The pair ``v, v'`` dominates every pair with a smaller misalignment (C10).
 
-    * ``dim``: ``d``, at least 2. In one dimension vectors of equal norm and a cosine above -1 are equal.
-    * ``rank``: ``r``, at least 1.
-    * ``misalignment``: ``m = 1 - v.v'``, below 2.
+    * ``dim``: at least 2. In one dimension vectors of equal norm and a cosine above -1 are equal.
+    * ``rank``: at least 1.
+    * ``misalignment``: ``1 - v.v'``, below 2.
     """
 
     dim: int
@@ -81,7 +82,7 @@ class VectorWishart:
     misalignment: float
 
     def profile(self) -> PrivacyProfile:
-        """Return the privacy profile of the pair."""
+        """Return the privacy profile of the mechanism for this pair of vectors."""
         # More digits would be below the rounding of panels.
         return PrivacyProfile(
             self.log_delta,
@@ -93,12 +94,10 @@ class VectorWishart:
         )
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return a cached enclosure of ``ln delta(eps)`` for ``eps >= 0``.
-
-        The cache helps because runs with different numbers of steps evaluate the same values.
+        """Return cached bounds of ``ln delta(eps)`` for ``eps >= 0``.
 
         Raises:
-            ConvergenceError: The error of the panels is too large.
+            ConvergenceError: The integral is not accurate enough.
         """
         return _cached_log_delta(self, eps)
 
@@ -115,14 +114,14 @@ class VectorWishart:
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
         """Return ``ln delta`` at each epsilon, and the relative error of each delta (C20).
 
-        The errors of the panels and of the tables are proved. The error of rounding is estimated.
+        The part of the error that is due to rounding is estimated. The other parts are proved.
 
         Args:
             eps: Epsilons in nats, of shape ``(n,)``.
-            share: A panel is halved until it adds at most this much to the relative error of each value.
+            share: An interval of integration is halved until it adds at most this to the relative error of each value.
 
         Raises:
-            ConvergenceError: The error of the panels is too large, or a value is undefined.
+            ConvergenceError: The integral is not accurate enough, or a value is undefined.
         """
         logs, error = np.empty_like(eps), np.empty_like(eps)
         for i in range(0, len(eps), EPSILONS_TOGETHER):
@@ -139,8 +138,7 @@ class VectorWishart:
     def bounds(self, eps: Array) -> tuple[Array, Array]:
         """Return lower and upper bounds of ``ln delta`` for many ``eps``.
 
-        Each ``eps`` may have a relative error of 1e-15. The bounds are computed as in :meth:`log_delta`, with the
-        coarser :data:`TABLE_PANEL_ERROR_SHARE`.
+        They are valid if each ``eps`` has a relative error of up to 1e-15.
         """
         logs, error = self.log_deltas(np.minimum(eps, FARTHEST_EPSILON), TABLE_PANEL_ERROR_SHARE)
         # The margin of widen_outward, with twice its error per nat
@@ -151,18 +149,14 @@ class VectorWishart:
         return np.where(eps > FARTHEST_EPSILON, infinite, lower), upper
 
     def table(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta for many ``eps``.
-
-        The bounds are those of :meth:`bounds`.
-        """
+        """Return lower and upper bounds of delta for many ``eps``."""
         lower, upper = self.bounds(eps)
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))
 
     def guess_epsilon(self, log_delta: float) -> float | None:
-        """Return the approximate epsilon at this log delta, where a search starts, or None.
+        """Return the approximate epsilon at this log delta, where a search starts.
 
-        The epsilon is interpolated from a few values of the profile, first over a wide range, then near the result. The
-        result is None if the interpolation fails.
+        The result is None if the interpolation fails.
         """
         if not log_delta < 0.0:
             return None

@@ -1,4 +1,4 @@
-"""Bound the profile of the worst pair of the vector Wishart mechanism for neighbors of different norms (C12).
+"""Bounds of delta of the vector Wishart mechanism for vectors of different norms (C12).
 
 The mechanism releases ``M v`` for a Wishart matrix ``M``. The vectors ``v`` and ``v'`` of two neighboring datasets have
 the norm ratio ``kappa = |v|/|v'|``. With ``tau = ln kappa`` and the symbols of
@@ -60,13 +60,13 @@ HIGHEST_LOG_ALIGNMENT = 300.0  # largest node in x = ln A; the probability above
 
 @dataclass(frozen=True)
 class UnequalNorms:
-    """All pairs with misalignment at most ``m`` and a bounded ratio of norms (C12).
+    """All pairs of vectors with bounded misalignment and bounded ratio of norms (C12).
 
-    The ratio of the norms is between ``e^-log_ratio`` and ``e^log_ratio``, so both directions are covered.
+    The vectors ``v`` and ``v'`` of neighboring datasets are inputs of the vector Wishart mechanism.
 
     * ``dim``, ``rank``: ``d`` and ``r`` of the mechanism.
-    * ``misalignment``: the largest allowed ``m = 1 - rho``, where ``rho`` is the cosine of the angle.
-    * ``log_ratio``: the largest allowed absolute log of the ratio of norms, above 0.
+    * ``misalignment``: the largest allowed value of one minus the cosine of the angle.
+    * ``log_ratio``: the largest allowed ``|ln(|v|/|v'|)|``, above 0.
     """
 
     dim: int
@@ -75,7 +75,7 @@ class UnequalNorms:
     log_ratio: float
 
     def profile(self) -> PrivacyProfile:
-        """Return the privacy profile of the worst pair."""
+        """Return a privacy profile that holds for all allowed pairs of vectors."""
         # More digits would be below the width of an enclosure.
         return PrivacyProfile(
             self.log_delta,
@@ -86,13 +86,13 @@ class UnequalNorms:
         )
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of the largest ``ln delta(eps)`` over all pairs."""
+        """Return bounds of the largest ``ln delta(eps)`` over all allowed pairs of vectors."""
         lower, upper = (float(end[0]) for end in self.delta_ends(np.array([eps])))
         at_least = max(math.log(lower), LOG_OF_ZERO_FROM_ABOVE) if lower > 0.0 else -math.inf
         return Enclosure(at_least, min(0.0, math.log(upper)))
 
     def table(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta for many ``eps``."""
+        """Return bounds of the largest delta over all allowed pairs, for many ``eps``."""
         order = np.argsort(eps)
         lower, upper = np.zeros(len(eps)), np.ones(len(eps))
         for begin in range(0, len(eps), EPSILONS_TOGETHER):
@@ -101,9 +101,9 @@ class UnequalNorms:
         return lower, upper
 
     def delta_ends(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta, including margins for rounding.
+        """Return bounds of the largest delta over all allowed pairs, at each ``eps``.
 
-        Each ``eps`` may have a few rounding errors.
+        They include margins for rounding, and are valid if each ``eps`` has a few rounding errors.
         """
         # eps is lowered by a few rounding errors of eps + r R, and the ends move outward by 1e-7 (C12, as evaluated).
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
@@ -122,10 +122,9 @@ class UnequalNorms:
         )
 
     def search(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta on adaptive nodes.
+        """Return bounds of the largest delta at each ``eps``, on an adaptive grid.
 
-        Every choice of nodes gives valid bounds. There are more nodes where panels contribute more to the gap between
-        both bounds.
+        ``A`` is a random variable in the privacy loss (module docstring). Every grid gives valid bounds.
         """
         scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
         out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
@@ -141,12 +140,14 @@ class UnequalNorms:
         return lower, upper
 
     def bounds(self, x: Array, eps: Array) -> tuple[Array, Array, Array]:
-        """Return bounds of delta on these nodes, without the margin for rounding (C12).
+        """Return bounds of the largest delta on a grid, without a margin for rounding.
+
+        The grid is of ``ln A``, where ``A`` is a random variable in the privacy loss (C12).
 
         Returns:
             * a lower bound for each eps;
             * an upper bound for each eps;
-            * the relative error that each panel may add to the upper bound.
+            * the relative error that each interval of the grid may add to the upper bound.
         """
         # ends of cells of ratios and of misalignments, as shares of the largest
         ratios = self.log_ratio * np.array([-1.0, -0.95, -0.75, -0.4, 0.0, 0.4, 0.75, 0.95, 1.0])
@@ -178,13 +179,13 @@ class UnequalNorms:
         return lower.max(axis=(0, 1)), highest, (np.maximum(cost, 0.0) / (highest + UNDERFLOW_FLOOR)).sum(axis=1)
 
     def gains(self, ratios: Array, x: Array, eps: Array) -> Array:
-        """Return the gain ``G`` at every ratio and node, of shape ``(t, n, e)``.
+        """Return hockey-stick divergences given ``A = e^x``, of shape ``(t, n, e)``.
 
-        The gain is the mean of ``max(0, 1 - e^(eps - L))`` over the privacy losses ``L`` for a given ``A = e^x``.
+        They are means of ``max(0, 1 - e^(eps - L))`` over the privacy losses ``L`` for a given ``A``.
 
         Args:
-            ratios: Logs ``tau`` of the ratio of norms, of shape ``(t,)``.
-            x: The nodes, of shape ``(n,)``.
+            ratios: Logs of the ratio of norms, of shape ``(t,)``.
+            x: Values of ``ln A``, of shape ``(n,)``.
             eps: Epsilons in nats, of shape ``(e,)``.
         """
         gains = np.empty((len(ratios), len(x), len(eps)))
@@ -196,14 +197,14 @@ class UnequalNorms:
         return gains
 
     def gains_at(self, y: Array, start: Array, side: float) -> Array:
-        """Return the gain ``G(tau - side y)`` at every ``y > 0``, of shape ``(n, e)``.
+        """Return hockey-stick divergences given ``ln A = tau - side y``, ``(n, e)``.
 
-        ``tau`` is the log of the ratio of norms. A gain below :data:`INVISIBLE_PROBABILITY` is set to 0.
+        ``tau`` is the log of the ratio of norms. A divergence below :data:`INVISIBLE_PROBABILITY` is set to 0.
 
         Args:
-            y: The distances from ``tau``, of shape ``(n,)``.
-            start: ``e' = eps + (r-1) tau``, of shape ``(e,)``.
-            side: 1 below ``tau``, where the gain decreases, and -1 above.
+            y: The distances from ``tau``, above 0, of shape ``(n,)``.
+            start: ``eps + (rank - 1) tau``, of shape ``(e,)``.
+            side: 1 below ``tau``, -1 above.
         """
         k, a, c = 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank), self.rank - 1.0
         tail, y = special.gammaincc if side > 0.0 else special.gammainc, y[:, None]
@@ -227,7 +228,7 @@ class UnequalNorms:
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
         """Return ``P(A < e^x)`` and ``P(A > e^x)`` at misalignments ``m``.
 
-        The first includes ``A <= 0``, and is ``P(A <= 0)`` at ``x = -inf``.
+        ``A`` is a random variable in the privacy loss (module docstring). ``x`` may be ``-inf``.
         """
         # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12)
         z, square = np.expm1(x) + m, m * (2.0 - m)
@@ -236,10 +237,10 @@ class UnequalNorms:
 
 
 def _sum_over_panels(tails: Array, parts: Array) -> Array:
-    """Return the sums of ``tails`` times ``parts`` over the panels.
+    """Return the sum of ``tails`` times ``parts`` over intervals of a grid.
 
-    ``tails`` are probabilities for each misalignment and panel. ``parts`` are increases of the gain for each ratio,
-    panel and epsilon. The result has one sum for each misalignment, ratio and epsilon.
+    ``tails`` are probabilities for each misalignment and interval. ``parts`` are increases of a divergence for each
+    ratio of norms, interval and epsilon.
     """
     # Set invisible probabilities to 0, because arithmetic with denormal numbers is slow.
     tails, parts = (np.where(part < INVISIBLE_PROBABILITY, 0.0, part) for part in (tails, parts))

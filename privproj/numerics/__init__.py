@@ -1,6 +1,5 @@
-"""Floating-point arithmetic with stated error bounds: intervals, root finding, quadrature, special functions.
+"""Floating-point functions with stated error bounds.
 
-Each formula is implemented three times: in floats here and in the packages above (for results), in ball arithmetic in
-an optional feature (for certificates), and in mpmath in :mod:`privproj.reference` (for tests). The three
-implementations share no code.
+Each formula is implemented three times, without shared code: in floats in this package and its callers (for results),
+in ball arithmetic in an optional feature (for certificates), and in mpmath in :mod:`privproj.reference` (for tests).
 """

@@ -14,11 +14,11 @@ Item = TypeVar("Item")
 
 
 def join_copies(item: Item, count: int, join: Callable[[Item, Item], Item]) -> Item:
-    """Return ``count >= 1`` copies of an item, combined by repeated squaring.
+    """Return the combination of ``count`` equal items, by repeated squaring.
 
     Args:
-        item: The item.
-        count: The number of copies.
+        item: The item, such as the distribution of one summand.
+        count: The number of items, at least 1.
         join: An associative operation that combines two items.
     """
     while count % 2 == 0:

@@ -1,4 +1,4 @@
-"""Intervals that enclose an exact value, and the outward margin for rounding errors (C20).
+"""Intervals that enclose an exact value, and margins for rounding errors (C20).
 
 This module needs ``math`` only. Names that start with ``log_`` are natural logs of small numbers, and ``-inf`` is the
 log of zero. A function marked as a kernel also runs as machine code (:mod:`privproj.numerics.jit`).
@@ -42,8 +42,8 @@ LOG_OF_ZERO_FROM_ABOVE = -1e300  # soundness: nats, upper end of the log of a pr
 class Enclosure(NamedTuple):
     """Two numbers with ``lower <= exact value <= upper``.
 
-    The exact value is the value of the formula of a bound at the given parameters. An unknown end is ``-inf`` or
-    ``inf``. The code that builds an enclosure guarantees the inequality.
+    The exact value is that of a formula without rounding. An unknown end is ``-inf`` or ``inf``. The code that builds
+    an enclosure guarantees the inequality.
     """
 
     lower: float
@@ -54,12 +54,12 @@ UNKNOWN = Enclosure(-math.inf, math.inf)  # neither end is known
 
 
 class LazyEnclosure(Enclosure):
-    """An enclosure whose lower end is expensive and computed on first use."""
+    """An enclosure (two bounds of a value) whose lower end is computed on first use."""
 
     _find_lower: Callable[[], float]
 
     def __new__(cls, find_lower: Callable[[], float], upper: float) -> "LazyEnclosure":
-        """Return an enclosure with a function that computes its lower end.
+        """Return an enclosure, given its upper end and a function for its lower end.
 
         A result of ``find_lower`` above ``upper`` is reduced to ``upper``.
         """
@@ -80,10 +80,9 @@ class LazyEnclosure(Enclosure):
 
 
 def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
-    """Return the margin in nats by which :func:`widen_outward` moves each end (C20).
+    """Return the rounding margin of a log probability, in nats (C20).
 
-    The arguments are those of :func:`widen_outward`, or arrays. The function is a kernel
-    (:mod:`privproj.numerics.jit`).
+    :func:`widen_outward` documents the arguments. They may also be arrays.
     """
     # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
     return (
@@ -92,7 +91,7 @@ def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
 
 
 def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) -> Enclosure:
-    """Return an enclosure of a log probability that was computed with an error.
+    """Return lower and upper bounds of a log probability that has rounding errors.
 
     Args:
         log_value: The computed log probability.
@@ -114,9 +113,9 @@ def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) 
 def widen_outward_each(
     log_values: "Array", error: "Array | float", steepness: "Array | float"
 ) -> "tuple[Array, Array]":
-    """Return both ends of :func:`widen_outward` for each entry of an array.
+    """Return :func:`widen_outward` for arrays, as arrays of lower and upper bounds.
 
-    The ends are ``-inf`` and ``inf`` for nan.
+    The bounds are ``-inf`` and ``inf`` for nan.
     """
     import numpy as np
 
@@ -134,17 +133,14 @@ def log1m_exp(x: float) -> float:
 
 
 def log_difference(x: float, y: float, gap: float = 0.0) -> float:
-    """Return ``ln(e^x - e^y)``, or ``-inf`` unless ``x - y > gap``.
-
-    With a positive ``gap`` the difference keeps its digits.
-    """
+    """Return ``ln(e^x - e^y)``, or ``-inf`` unless ``x - y > gap``."""
     return x + log1m_exp(y - x) if x - y > gap else -math.inf
 
 
 def next_up(x: float) -> float:
-    """Return ``x`` increased by more than the error of several roundings.
+    """Return ``x`` increased by a relative :data:`NEXT_UP_RELATIVE_STEP`.
 
-    The increase is a relative :data:`NEXT_UP_RELATIVE_STEP`.
+    This is more than the error of several roundings.
     """
     return x + NEXT_UP_RELATIVE_STEP * abs(x)
 
@@ -152,16 +148,15 @@ def next_up(x: float) -> float:
 def rounded_log_delta(log_delta: float) -> float:
     """Return ``log_delta`` rounded up to a multiple of :data:`LOG_DELTA_STEP`.
 
-    Values below :data:`LEAST_LOG_ROUNDED` are not rounded. The function is a kernel (:mod:`privproj.numerics.jit`).
+    Values below :data:`LEAST_LOG_ROUNDED` are not rounded.
     """
     return math.ceil(log_delta / LOG_DELTA_STEP) * LOG_DELTA_STEP if log_delta > LEAST_LOG_ROUNDED else log_delta
 
 
 def digits_below(x: float, digits: int = RESULT_DIGITS) -> float:
-    """Return the largest number with ``digits`` significant digits that is at most ``x``.
+    """Return ``x >= 0`` rounded down to a number of significant decimal digits.
 
-    ``x`` is at least 0, and values below :data:`LEAST_ROUNDED` give 0. The function is a kernel
-    (:mod:`privproj.numerics.jit`).
+    Values below :data:`LEAST_ROUNDED` give 0.
     """
     if not LEAST_ROUNDED <= x < math.inf:
         return x if x > 1.0 else 0.0
@@ -169,19 +164,16 @@ def digits_below(x: float, digits: int = RESULT_DIGITS) -> float:
 
 
 def digits_above(x: float, digits: int = RESULT_DIGITS) -> float:
-    """Return the least number with ``digits`` significant digits that is at least ``x``.
-
-    ``x`` is at least 0. The function is a kernel (:mod:`privproj.numerics.jit`).
-    """
+    """Return ``x >= 0`` rounded up to a number of significant decimal digits."""
     if not 0.0 < x < math.inf:
         return x
     return _digits_beside(max(x, LEAST_ROUNDED), digits, -1.0)
 
 
 def _digits_beside(x: float, digits: int, side: float) -> float:
-    """Return the nearest number with ``digits`` significant digits below or above ``x``.
+    """Return ``x`` rounded to ``digits`` significant digits.
 
-    The result is at most ``x`` for ``side = 1``, and at least ``x`` for ``side = -1``.
+    It is rounded down for ``side = 1``, and up for ``side = -1``.
     """
     first, last = 10.0 ** (digits - 1), 10.0**digits
     power = digits - 1 - math.floor(math.log10(x))

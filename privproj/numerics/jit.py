@@ -1,11 +1,11 @@
-"""Run kernels over many rows as machine code, which numba compiles and caches on disk.
+"""Evaluation of numerical functions (kernels) as machine code, by numba.
 
 A kernel is a plain function of floats that uses ``math`` only, and may call other kernels by name, in any module. One
-evaluation runs as plain Python and does not import numba. Many rows run as machine code from the same source.
+evaluation runs as plain Python and does not import numba. Many evaluations run as machine code from the same source.
 
-numba checks whether the file of the entry point has changed, but not the files of the functions that it calls. So the
-name of an entry point contains a digest of every function and constant in its machine code: edited code has another
-name, and outdated machine code is never used.
+numba checks whether the file of a compiled function has changed, but not the files of the functions that it calls. So
+the name of a compiled function contains a digest of every function and constant in its machine code: edited code has
+another name, and outdated machine code is never used.
 
 Without a working numba, or without a writable cache, every result is still computed, but more slowly.
 """
@@ -58,15 +58,14 @@ _expected_rows: ContextVar[tuple[float, bool]] = ContextVar("expected_rows", def
 
 @contextmanager
 def expect_rows(count: float, *, may_load: bool = True) -> Iterator[None]:
-    """Return a context that chooses plain Python or machine code for ``count`` rows.
+    """Return a context in which calls of :func:`over_rows` know their total work.
 
-    All calls in the context together compute about ``count`` rows. Without this context, the choice depends on the rows
-    of a single call and of earlier calls. With ``may_load=False`` the choice does not depend on cached machine code, so
-    the same rows always give the same digits.
+    The total determines whether plain Python or machine code is used. Without this context, each call decides by its
+    own rows and those of earlier calls. With ``may_load=False`` the same rows always give the same digits.
 
     Args:
-        count: The number of rows that all calls in the context will compute together.
-        may_load: Whether the choice may depend on cached machine code and earlier calls.
+        count: The number of rows (kernel evaluations) that all calls in the context compute together.
+        may_load: True if the choice may depend on cached machine code and earlier calls.
     """
     before = _expected_rows.set((count, may_load))
     try:
@@ -88,14 +87,12 @@ def over_rows(
     ``threads``.
 
     Args:
-        kernel: A kernel that returns two floats.
+        kernel: A plain function that returns two floats and uses ``math`` only.
         first: The first arguments, of shape ``(n,)``.
         rows: The parameters, of shape ``(n, k)``.
         threads: The number of threads for machine code.
-        weight: The cost of a row relative to an epsilon of M2, for the choice between plain Python and machine code.
-
-    Returns:
-        Two arrays of shape ``(n,)``.
+        weight: The cost of a row, relative to a query for epsilon of M2. It affects the choice between plain Python and
+            machine code.
     """
     first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
     loop = _loop_over(kernel)
@@ -122,28 +119,21 @@ def over_rows(
 
 
 def _plain(kernel: Callable[..., tuple[float, float]], x: float, row: list[float]) -> tuple[float, float]:
-    """Return both values of the kernel in plain Python.
-
-    If the kernel raises an arithmetic error, where machine code returns nan, the values are ``-inf`` and ``inf``.
-    """
     try:
         return kernel(x, row)
-    except (ArithmeticError, ValueError):
+    except (ArithmeticError, ValueError):  # machine code returns nan instead
         return -math.inf, math.inf
 
 
 @lru_cache(maxsize=64)
 def _loop_over(kernel: Callable[..., tuple[float, float]]) -> Callable[..., None]:
-    """Return a function that writes both values of the kernel for every row."""
+    """Return a function that calls the kernel for every row and stores both values."""
     table = {"KERNEL": kernel, "__builtins__": __builtins__, "__name__": __name__}
     return types.FunctionType(_write_rows.__code__, table, f"rows_of_{kernel.__name__}")
 
 
 def _write_rows(first: Array, rows: Array, one: Array, other: Array) -> None:
-    """Write both values of ``KERNEL`` for every row to ``one`` and ``other``.
-
-    :func:`_loop_over` sets the global ``KERNEL`` to a kernel.
-    """
+    """Write both values of the global ``KERNEL`` for each row to ``one`` and ``other``."""
     for i in range(len(first)):
         one[i], other[i] = KERNEL(first[i], rows[i])  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
@@ -152,13 +142,11 @@ def _write_rows(first: Array, rows: Array, one: Array, other: Array) -> None:
 
 
 def _needs_machine_code(loop: Callable[..., Any], rows: int, weight: float) -> bool:
-    """Return whether machine code is faster for the rows that are expected.
-
-    A process that has computed many rows is expected to compute as many again.
-    """
+    """Return whether machine code is expected to be faster than plain Python."""
     expected, may_load = _expected_rows.get()
     count = (expected or rows) * weight
     if may_load:
+        # A process that has computed many rows is expected to compute as many again.
         _rows_run[loop] += rows * weight
         count = max(count, _rows_run[loop])
     if count < COMPILE_ROWS:
@@ -178,7 +166,10 @@ def _is_cached(function: Callable[..., Any]) -> bool:
 
 @lru_cache(maxsize=1)
 def can_cache() -> bool:
-    """Return whether numba works and can write its cache; warn if it cannot write."""
+    """Return whether numba works and can write its cache.
+
+    A warning is issued if numba cannot write.
+    """
     try:
         import numba
     except Exception:  # a broken installation raises more than ImportError
@@ -192,7 +183,6 @@ def can_cache() -> bool:
 
 
 def _warn_not_cached() -> None:
-    """Warn that machine code is not cached, in the first worker process only."""
     if parent_process() is None or current_process().name.endswith("-1"):
         warnings.warn(CACHE_NOT_WRITABLE, RuntimeWarning, stacklevel=2)
 
@@ -202,7 +192,7 @@ def _warn_not_cached() -> None:
 
 @lru_cache(maxsize=64)
 def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function as machine code, or unchanged if numba does not work."""
+    """Return machine code for a kernel, or the kernel itself if numba does not work."""
     try:
         import numba
     except Exception:  # a broken installation raises more than ImportError
@@ -231,14 +221,14 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _register_callee(function: Callable[..., Any]) -> None:
-    """Allow machine code to call this plain function, which numba then compiles too."""
+    """Allow machine code to call this plain Python function."""
     from numba.extending import register_jitable
 
     register_jitable(**OPTIONS)(function)
 
 
 def _functions_of(function: Callable[..., Any]) -> list[Any]:
-    """Return a function, followed by all plain functions in its machine code."""
+    """Return a function and all plain functions that it calls, directly or indirectly."""
     functions: list[Any] = [function]
     for one in functions:  # the list grows during the loop
         called = (value for _, value in _globals_of(one) if isinstance(value, types.FunctionType))
@@ -249,7 +239,7 @@ def _functions_of(function: Callable[..., Any]) -> list[Any]:
 def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of the globals that a function reads.
 
-    If a global is a module, the value is a list of ``(name, value)`` for the attributes that the function may read.
+    The value of a module is a list of ``(name, value)`` for the attributes that the function may read.
     """
     names = sorted(set(function.__code__.co_names))
     for name in filter(function.__globals__.__contains__, names):
@@ -260,7 +250,7 @@ def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(maxsize=64)
 def _cache_name(function: Callable[..., Any]) -> str:
-    """Return a name that changes whenever the machine code of the function may change."""
+    """Return a name for machine code that changes whenever the code may change."""
     functions, digest = _functions_of(function), hashlib.sha256(repr(OPTIONS).encode())
     for one in functions:
         code = one.__code__

@@ -1,4 +1,4 @@
-"""Integrate smooth unimodal functions in logs, with an error estimate from two Gauss rules."""
+"""Integrals of smooth unimodal functions given by their logs, with error estimates."""
 
 import math
 from collections.abc import Callable
@@ -64,14 +64,14 @@ def gauss_nodes(count: int) -> "tuple[Array, Array]":
 def _gauss_rule_sum(
     log_f: Callable[[Any], Any], edges: list[float], n: int, reference: float, takes_arrays: bool
 ) -> float:
-    """Return ``int e^(log_f(t) - reference) dt`` by a Gauss rule on each panel.
+    """Return ``int e^(log_f(t) - reference) dt`` by a Gauss rule on each interval.
 
     Args:
         log_f: The log of the integrand.
-        edges: The edges of the panels.
-        n: The number of nodes for each panel.
+        edges: The ends of the intervals.
+        n: The number of nodes for each interval.
         reference: A log that is subtracted to avoid underflow.
-        takes_arrays: Whether ``log_f`` accepts arrays.
+        takes_arrays: True if ``log_f`` accepts arrays.
     """
     if takes_arrays:
         import numpy as np
@@ -93,20 +93,18 @@ def _gauss_rule_sum(
 def log_integral(
     log_f: Callable[[Any], Any], start: float, step: float, high: float = math.inf, *, takes_arrays: bool = False
 ) -> tuple[float, float]:
-    """Return ``ln int_-inf^high e^log_f dt`` and its relative error.
+    """Return ``ln int_-inf^high e^log_f dt`` and an estimate of its relative error.
 
-    The integrand must be smooth and unimodal. The integration range ends where the integrand has decreased by a factor
-    ``e^46``. The error estimate is the difference of two Gauss rules on the same panels. That it bounds the error is
-    observed, not proved. Panels are halved until the estimate is at most 1e-12, or at most the rounding of a huge
-    exponent. For an integral far below the range of doubles this may fail. The result is then the height times the
-    width of the integrand, with an error of 3 in the log.
+    The integrand must be smooth and unimodal. The error estimate is the difference of two Gauss rules on the same
+    panels, usually at most 1e-12. That it bounds the error is observed, not proved. If the integral is far below the
+    range of doubles, the result may be the height times the width of the integrand, with an error of 3 in the log.
 
     Args:
         log_f: The log of the integrand.
         start: The point at which the search for the peak starts.
         step: The first step of this search.
         high: The upper limit of the integral.
-        takes_arrays: Whether ``log_f`` accepts arrays, which is faster.
+        takes_arrays: True if ``log_f`` accepts arrays, which is faster.
 
     Raises:
         ConvergenceError: The error stays above 1e-6.
@@ -135,10 +133,9 @@ def log_integral(
 
 
 def _find_peak(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
-    """Return a point near the maximum of a unimodal ``log_f``, and the value there.
+    """Return a point near the maximum of a unimodal function, and the value there.
 
-    The range is ``(-inf, high]``. The step is doubled as long as ``log_f`` increases. The result only determines where
-    to integrate.
+    The range is ``(-inf, high]``. ``start`` and ``step`` are the start and the first step of the search.
     """
     t, value = start, log_f(start)
     stride = step if t + step <= high and log_f(t + step) > value else -step
@@ -157,7 +154,7 @@ def _find_peak(log_f: Callable[[float], float], start: float, step: float, high:
 def _find_drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
     """Return the point where ``log_f`` has decreased to 46 below ``peak``, or ``limit``.
 
-    The sign of ``stride`` is the direction from ``top`` in which the point is searched.
+    The search starts at ``top`` in the direction of the sign of ``stride``.
     """
     inside = outside = top
     while log_f(outside) > peak - LOG_DROP_AT_EDGE:

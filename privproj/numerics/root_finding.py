@@ -1,7 +1,7 @@
-"""Find roots and minima; each returned end of a bracket was evaluated.
+"""Find roots and minima of functions, and invert privacy profiles.
 
-:func:`find_crossing`, :func:`largest_integer`, :func:`minimize` and :func:`minimize_integer` accept any function.
-:func:`root_of` builds a kernel (:mod:`privproj.numerics.jit`) that inverts a privacy profile by Newton's method.
+Each end of a returned bracket was evaluated. :func:`root_of` builds a kernel (:mod:`privproj.numerics.jit`) that
+inverts a privacy profile by Newton's method. The other functions accept any function.
 """
 
 import math
@@ -37,11 +37,10 @@ def find_crossing(
     spread: float = 1.0,
     rtol: float = 1e-14,
 ) -> Enclosure:
-    """Return a bracket of the point where a non-increasing ``excess`` stops being positive.
+    """Return a bracket of the root of a non-increasing function.
 
-    The search on ``0 < low <= x <= high`` starts at ``guess`` with a step to ``guess (1 + spread)`` or
-    ``guess / (1 + spread)``, and each further step is longer. The bracket is then bisected in logs and, once it is
-    short, reduced by Chandrupatla's method.
+    The range is ``0 < low <= x <= high``. After a search with growing steps, the bracket is bisected in logs and then
+    reduced by Chandrupatla's method.
 
     Args:
         excess: A non-increasing function.
@@ -53,8 +52,8 @@ def find_crossing(
 
     Returns:
         ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, and ``x2 - x1 <= rtol * x2``; ``(0, low)``
-        if no evaluated value is positive down to ``low``; ``(high, inf)`` if all are positive up to ``high``. A finite
-        ``x2`` satisfies ``excess(x2) <= 0`` even if ``excess`` is not monotone.
+            if no evaluated value is positive down to ``low``; ``(high, inf)`` if all are positive up to ``high``. A
+            finite ``x2`` satisfies ``excess(x2) <= 0`` even if ``excess`` is not monotone.
 
     Raises:
         ConvergenceError: A value of ``excess`` is nan.
@@ -104,8 +103,6 @@ def find_crossing(
 def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
     """Return the next point of Chandrupatla's method, as a fraction of the bracket.
 
-    The fraction comes from inverse quadratic interpolation if the interpolation is safe; otherwise it is 0.5.
-
     Args:
         x1: The lower end of the bracket.
         f1: The value at ``x1``, positive.
@@ -130,10 +127,9 @@ def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f
 
 
 def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the largest ``n`` in ``low..high`` for which ``fits`` holds.
+    """Return the largest ``n`` in ``low..high`` for which ``fits(n)`` is True.
 
-    The result is None if ``fits`` does not hold at ``low``. ``fits`` must not become true again after it is false.
-    ``fits`` was evaluated at the returned ``n``.
+    ``fits`` must not become True again after it is False. The result is None if ``fits(low)`` is False.
     """
     if not fits(low):
         return None
@@ -152,8 +148,8 @@ def minimize(
 ) -> tuple[float, float]:
     """Return ``(x, f(x))`` near the minimum of ``f`` on ``[low, high]``.
 
-    The method is a scan of ``points`` values, then Brent's method. The search ends at the relative width ``rtol``, or
-    where differences of values are rounding errors. ``f(x)`` was evaluated, but is not proved to be the minimum.
+    The method is a scan of ``points`` values, then Brent's method up to the relative width ``rtol``. ``f(x)`` was
+    evaluated, but is not proved to be the minimum.
     """
     scan = [low + (high - low) * i / (points - 1.0) for i in range(points)]
     values = [f(x) for x in scan]
@@ -192,7 +188,7 @@ def minimize(
 def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v: float) -> float:
     """Return the step from ``x`` to the vertex of the parabola through three points.
 
-    The result is ``inf`` if there is no vertex.
+    The points are ``x``, ``w`` and ``v``, with their values. The result is ``inf`` if there is no vertex.
     """
     if not all(map(math.isfinite, (at_x, at_w, at_v))) or len({x, w, v}) < 3:
         return math.inf
@@ -202,10 +198,7 @@ def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v:
 
 
 def minimize_integer(f: Callable[[int], float], low: int, high: int) -> float:
-    """Return the minimum of a unimodal function on the integers ``low..high``.
-
-    The method is ternary search.
-    """
+    """Return the minimum of a unimodal function on the integers ``low..high``."""
     while high - low > 4:
         left = low + (high - low) // 3
         right = high - (high - low) // 3
@@ -217,7 +210,7 @@ def minimize_integer(f: Callable[[int], float], low: int, high: int) -> float:
 
 
 def newton_start(mu: float, log_delta: float) -> float:
-    """Return approximately the epsilon of a Gaussian release at ``log_delta < 0``.
+    """Return approximately the epsilon of the Gaussian mechanism at ``log_delta < 0``.
 
     Args:
         mu: The sensitivity divided by the standard deviation of the noise.
@@ -229,14 +222,14 @@ def newton_start(mu: float, log_delta: float) -> float:
 
 
 def newton_step(eps: float, value: float, slope: float, log_delta: float, low: float, high: float) -> float:
-    """Return the next epsilon by Newton's method, inside the bracket.
+    """Return the next epsilon of Newton's method for ``ln delta(eps) = log_delta``.
 
     Args:
         eps: The current epsilon in nats.
         value: ``ln delta`` at ``eps``.
         slope: ``-d ln delta/deps`` at ``eps``.
         log_delta: The target ``ln delta``.
-        low: The lower end of the bracket, 0 if unknown.
+        low: The lower end of a bracket of the root, 0 if unknown.
         high: The upper end of the bracket, inf if unknown.
     """
     step = inf
@@ -262,26 +255,23 @@ def newton_step(eps: float, value: float, slope: float, log_delta: float, low: f
 
 
 def root_of(ends: Callable[..., tuple[float, float, float, Any]], *, bends: bool = False) -> Callable[..., Any]:
-    """Return the kernel ``find_root(log_delta, row, state, start)`` that inverts a profile.
+    """Return a function ``find_root(log_delta, row, state, start)`` that inverts a profile.
 
-    The kernel returns approximately the smallest ``eps`` with ``delta(eps) <= e^log_delta``, which may be 0 or ``inf``,
-    and the last residual of ``ln delta``. The caller must evaluate the profile at this ``eps``.
+    It is a kernel (:mod:`privproj.numerics.jit`). It returns approximately the smallest ``eps`` with
+    ``delta(eps) <= e^log_delta``, which may be 0 or ``inf``, and the last residual of ``ln delta``. The caller must
+    evaluate the profile at this ``eps``.
 
-    Args:
-        ends: ``ends(eps, row, state)`` returns ``(lower, upper, slope, state)``: an enclosure of ``ln delta``, the
-            slope ``-d ln delta/deps``, and a state that makes the next evaluation faster without affecting its
-            validity.
-        bends: True if the profile has kinks.
+    Args: ends: ``ends(eps, row, state)`` returns ``(lower, upper, slope, state)``: bounds of ``ln delta``, the slope
+        ``-d ln delta/deps``, and a state that makes the next evaluation faster without affecting its validity. bends:
+        True if the profile has kinks.
     """
     return with_globals(_find_root, ENDS=ends, BENDS=bends)
 
 
 def with_globals(function: Any, **names: Any) -> Any:
-    """Return a copy of a function with these globals replaced.
-
-    A kernel gets other functions as globals, because numba does not cache the machine code of a function with a
-    function as argument.
-    """
+    """Return a copy of a function, with the globals ``names`` replaced."""
+    # A kernel gets other functions as globals, because numba does not cache the machine code of a function that has a
+    # function as argument.
     return types.FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
 
 

@@ -328,20 +328,21 @@ def gamma_fraction(a, excess, most):
 
 
 def convolve_discrete(x, p, y, q, square, points, mass, above, below):
-    """Convolve two discrete distributions, and sum up the atoms between grid points.
+    """Write the sum of two independent discrete variables to a grid.
 
-    The atoms are ``v = x_i + y_j`` with the mass ``w = p_i q_j``. All terms of the sums are at least 0.
+    The atoms of the sum are ``v = x_i + y_j`` with the mass ``w = p_i q_j``. For each interval of the grid, sums over
+    its atoms are computed. All terms are at least 0.
 
     Args:
-        x: The values of the first distribution, increasing.
+        x: The values of the first variable, increasing.
         p: The masses of ``x``.
-        y: The values of the second distribution, increasing.
+        y: The values of the second variable, increasing.
         q: The masses of ``y``.
         square: True if both distributions are equal, which takes half the time.
         points: Increasing grid points; no atom is below the first one.
         mass: An array of zeros, to which the sum of ``w`` over each interval is written.
-        above: The same for the sum of ``w (v - left end)``.
-        below: The same for the sum of ``w (right end - v)``.
+        above: An array of zeros, to which the sum of ``w (v - left end)`` is written.
+        below: An array of zeros, to which the sum of ``w (right end - v)`` is written.
 
     Returns:
         The sums of ``w`` and of ``w (v - b)`` over the atoms at or above the last point ``b``.

@@ -1,1 +1,1 @@
-"""Representations of a bound (privacy profile, Renyi curve, ``(eps, delta)`` rule) and conversions between them."""
+"""Privacy profiles, Renyi curves, ``(eps, delta)`` guarantees, and their conversions."""

@@ -1,4 +1,4 @@
-"""Bounds that are an ``(eps, delta)`` rule, with amplification by sampling and basic or advanced composition."""
+"""Maps from delta to epsilon of one release, their amplification and composition."""
 
 import math
 from collections.abc import Callable
@@ -19,16 +19,15 @@ EXPONENT_LIMIT = 700.0  # nats; e^eps is finite below this
 
 
 def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:
-    """Return approximately the least ``ln delta`` at which a rule is at most ``eps`` nats.
+    """Return approximately the least ``ln delta`` at which epsilon is at most ``eps``.
 
-    The search is over ``x = 1/ln(1/delta)``, to a relative accuracy of ``rtol``. The rule was evaluated at the result,
-    so the result is valid if the rule is. The result is at least ``-1/LEAST_INVERSE_LOG``, and 0 if no delta below 1
-    suffices.
+    The map was evaluated at the result, so the result is a valid upper bound. It is at least ``-1/LEAST_INVERSE_LOG``,
+    and 0 if no delta below 1 suffices.
 
     Args:
-        epsilon_at: The rule, a decreasing map from ``ln delta`` to epsilon in nats.
+        epsilon_at: A decreasing map from ``ln delta`` to epsilon in nats.
         eps: The target epsilon in nats.
-        rtol: The relative accuracy.
+        rtol: The relative accuracy of ``1/ln(1/delta)``.
     """
     x = find_crossing(
         lambda x: epsilon_at(-1.0 / x) - eps, 0.1, low=LEAST_INVERSE_LOG, high=LARGEST_INVERSE_LOG, rtol=rtol
@@ -38,9 +37,9 @@ def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: 
 
 @dataclass(frozen=True)
 class EpsilonDeltaRule:
-    """A rule ``eps(ln delta)`` for one release, proved for ``0 < eps < limit``.
+    """A bound of one release as a map from ``ln delta`` to epsilon, its *rule*.
 
-    The code that builds the rule guarantees that it is valid.
+    It is proved for ``0 < eps < limit``. The code that builds the object guarantees that it is valid.
     """
 
     epsilon_at: Callable[[float], float]  # Map from ``ln delta`` to ``eps`` (nats) of one release
@@ -57,10 +56,10 @@ class EpsilonDeltaRule:
     margin: float = 1e-15
 
     def within(self, eps: float) -> float:
-        """Return ``eps`` if the rule is proved at this epsilon.
+        """Return ``eps`` if the bound is proved at this epsilon.
 
         Raises:
-            UnsupportedError: The rule is not proved at this epsilon.
+            UnsupportedError: The bound is not proved at this epsilon.
         """
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
             raise UnsupportedError(
@@ -69,21 +68,21 @@ class EpsilonDeltaRule:
         return eps
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` of one release, in nats.
+        """Return lower and upper bounds of ``eps(delta)`` of one release, in nats.
 
         Raises:
-            UnsupportedError: The rule is not proved at this epsilon.
+            UnsupportedError: The map is not proved at this epsilon.
         """
         eps = self.within(self.epsilon_at(log_delta))
         return Enclosure(eps * (1.0 - self.margin) if math.isfinite(eps) else 0.0, next_up(eps))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)`` of one release.
+        """Return lower and upper bounds of ``ln delta(eps)`` of one release.
 
-        The lower end is ``-inf`` if ``margin`` is larger than its default.
+        The lower bound is ``-inf`` (unknown) if ``margin`` is larger than its default.
 
         Raises:
-            UnsupportedError: The rule is not proved at this epsilon.
+            UnsupportedError: The map is not proved at this epsilon.
         """
         inverse = self.log_delta_at or partial(log_delta_by_search, self.epsilon_at)
         value = inverse(self.within(eps))
@@ -91,14 +90,14 @@ class EpsilonDeltaRule:
         return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
-        """Return the upper end of :meth:`log_delta`, or 0 for ``eps = 0``.
+        """Return an upper bound of ``ln delta(eps)``, which is 0 for ``eps = 0``.
 
-        A rule proves nothing at ``eps = 0``, so delta is 1 there.
+        The map from delta to epsilon proves nothing at ``eps = 0``.
         """
         return self.log_delta(eps).upper if eps > 0.0 else 0.0
 
     def over_run(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
-        """Return the rule of a run: amplified by sampling, then composed over the steps.
+        """Return the bound of a run: amplified by sampling, then composed over the steps.
 
         Raises:
             UnsupportedError: The run is sampled and protects several records of one user.
@@ -112,7 +111,7 @@ class EpsilonDeltaRule:
         return step if run.steps == 1 else ComposedRule(step, run.steps)
 
     def amplified(self, rate: float) -> "EpsilonDeltaRule":
-        """Return the rule of a release on a batch that is sampled at ``rate``.
+        """Return the bound of a release on a batch that is sampled at ``rate``.
 
         An ``(eps, delta)`` guarantee becomes ``ln(1 + q (e^eps - 1))`` at ``q delta``, where ``q`` is the rate. This
         holds for Poisson sampling under add-remove and zero-out, and for batches of a fixed size under replace (Balle,
@@ -134,14 +133,14 @@ class EpsilonDeltaRule:
 
 
 def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
-    """Return the epsilon of ``k`` adaptive releases by advanced composition, rounded up.
+    """Return the epsilon of adaptive releases by advanced composition, rounded up.
 
-    Each release is ``(eps, delta)``-DP, and the result holds at ``k delta + slack`` (Dwork, Rothblum, Vadhan 2010; in
-    this form Kairouz, Oh, Viswanath 2015).
+    If each release is ``(eps, delta)``-DP, the result holds at ``steps * delta + slack`` (Dwork, Rothblum, Vadhan 2010;
+    in this form Kairouz, Oh, Viswanath 2015).
 
     Args:
         eps: Epsilon of one release in nats.
-        steps: The number ``k`` of releases.
+        steps: The number of releases.
         slack: The additional delta, above 0 and below 1.
     """
     # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The
@@ -151,9 +150,9 @@ def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
 
 @dataclass(frozen=True)
 class ComposedRule:
-    """The smaller of basic and advanced composition of ``steps`` releases of one rule.
+    """The smaller of basic and advanced composition of ``steps`` equal releases.
 
-    The slack of advanced composition is optimized numerically. Every slack gives a valid bound.
+    The additional delta of advanced composition is optimized numerically. Every value gives a valid bound.
     """
 
     rule: EpsilonDeltaRule  # The rule of one release
@@ -171,9 +170,9 @@ class ComposedRule:
         return Enclosure(-math.inf, next_up(min(self.basic(log_delta), self.advanced(log_delta))))
 
     def per_step(self, log_delta: float) -> float:
-        """Return epsilon (nats) of one release at ``ln delta``, rounded up.
+        """Return epsilon (nats) of one release at ``log_delta``, rounded up.
 
-        The result is ``inf`` if the rule is not proved there.
+        The result is ``inf`` if no epsilon is proved there.
         """
         eps = self.rule.epsilon_at(log_delta)
         return next_up(eps) if 0.0 < eps < self.rule.limit else math.inf
@@ -184,10 +183,7 @@ class ComposedRule:
         return next_up(self.steps * self.per_step(log_delta - math.log(self.steps)))
 
     def advanced(self, log_delta: float) -> float:
-        """Return epsilon (nats) of the run at this ``ln delta`` by advanced composition.
-
-        The slack is the best one of a numerical search.
-        """
+        """Return epsilon (nats) of the run at this ``ln delta`` by advanced composition."""
 
         # With d' = share delta each release has delta_i = (1 - share) delta / k.
         def at(log_odds: float) -> float:
@@ -200,8 +196,8 @@ class ComposedRule:
         return minimize(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)`` by root finding; the lower end is ``-inf`` (unknown).
+        """Return ``ln delta(eps)`` of the run; the lower end is ``-inf`` (unknown).
 
-        The result is the inverse of :meth:`epsilon`.
+        It is the inverse of :meth:`epsilon`, by root finding.
         """
         return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol=1e-15))

@@ -1,16 +1,17 @@
-"""Exact inverses of a curve: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` hold without a tolerance (C24).
+"""Exact inverses: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` (C24).
 
-Reported epsilons have thirteen significant digits (fewer for some curves) and are rounded up. Before delta is evaluated
-at an epsilon, the epsilon is truncated to the same number of digits. Let ``D(e)`` be the upper end of ``ln delta`` at
-the epsilon ``e``, rounded up to a multiple of 2^-36; it depends on ``e`` only. Let ``V(h)`` be the delta that is
-printed for a log delta ``h`` (:func:`delta_value`, or :func:`log10_value`). The results are
+Both hold without a tolerance. Reported epsilons have thirteen significant digits (fewer for some curves) and are
+rounded up. Before delta is evaluated at an epsilon, the epsilon is truncated to the same number of digits. Let ``D(e)``
+be the upper bound of ``ln delta`` at the epsilon ``e``, rounded up to a multiple of 2^-36; it depends on ``e`` only.
+Let ``V(h)`` be the delta that is printed for a log delta ``h`` (:func:`delta_value`, or :func:`log10_value`). The
+results are
 
     delta(e)   = V(D(c)), where c is the largest number with that many digits that is at most e,
     epsilon(d) = the least number c with that many digits, near the inverse that the curve computes, with V(D(c)) <= d.
 
-Both results use the test ``V(D(c)) <= d``, so the round trip holds exactly. For a rule ``eps(delta)`` whose delta is
-computed by root finding, epsilon and delta exchange their roles: the digits are those of ``x = 1/ln(1/delta)``
-(:func:`leads_with_epsilon`).
+Both results use the test ``V(D(c)) <= d``, so the round trip holds exactly. If a bound is a map from delta to epsilon,
+and its delta is computed by root finding, epsilon and delta exchange their roles. Then the digits are those of
+``x = 1/ln(1/delta)`` (:func:`leads_with_epsilon`).
 """
 
 import math
@@ -44,22 +45,25 @@ LARGEST_INVERSE_LOG = 1e9
 
 
 def delta_value(log_delta: float) -> float:
-    """Return the delta that is printed for a log delta: rounded up, from 1e-300 to 1."""
+    """Return the delta that is printed for a log delta, rounded up.
+
+    It is between 1e-300 and 1.
+    """
     # ln 1e-300 is not exact in double precision.
     is_least = log_delta < LEAST_LOG_VALUE - 1e-12
     return 1e-300 if is_least else min(1.0, max(1e-300, next_up(math.exp(log_delta))))
 
 
 def log10_value(log_delta: float) -> float:
-    """Return the ``log10_delta`` that is printed for a log delta, at most 0.
+    """Return the base 10 log of delta that is printed for a natural log of delta.
 
-    The result is rounded up.
+    It is rounded up, and at most 0.
     """
     return min(0.0, log_delta / math.log(10.0) + 8e-16 * abs(log_delta))
 
 
 def is_within(target: Target, log_delta: float) -> bool:
-    """Return whether the delta that is printed for this log delta meets the target.
+    """Return whether the delta printed for this log delta meets a target delta.
 
     The log delta is first rounded up to a multiple of 2^-36.
     """
@@ -67,7 +71,7 @@ def is_within(target: Target, log_delta: float) -> bool:
 
 
 def _is_printed_within(target: Target, log_delta: float) -> bool:
-    """Return whether the delta printed for exactly this log delta meets the target."""
+    """Return whether the delta printed for exactly this log delta meets a target."""
     if target.by_log:
         return log10_value(log_delta) <= target.log10_delta
     # A delta that is not printed is compared by its logarithm.
@@ -77,7 +81,7 @@ def _is_printed_within(target: Target, log_delta: float) -> bool:
 
 
 def floor_log_delta(target: Target) -> float:
-    """Return the largest log delta for which :func:`is_within` holds.
+    """Return the largest log delta whose printed delta meets a target delta.
 
     The result is usually a multiple of 2^-36.
     """
@@ -90,16 +94,20 @@ def floor_log_delta(target: Target) -> float:
 
 
 def resolved_at(curve: Curve, log_delta: float) -> Curve:
-    """Return the curve, or its slower form for small deltas if ``log_delta`` needs it."""
+    """Return a privacy curve that is accurate at ``log_delta``.
+
+    If ``log_delta`` is below double precision, it is the slower form of ``curve`` for small deltas. Otherwise it is
+    ``curve``.
+    """
     small = curve.small_deltas if isinstance(curve, PrivacyProfile) else None
     return small.profile if small is not None and log_delta < small.below else curve
 
 
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
-    """Return the reported epsilon of a curve at a target delta, in nats (C24).
+    """Return the reported epsilon of a privacy curve at a target delta, in nats (C24).
 
-    The upper end of the enclosure is the reported epsilon ``epsilon(d)`` of the module docstring. The lower end is that
-    of the inverse that the curve computes.
+    The upper end is the reported epsilon: the round trip to delta is exact. The lower end is a lower bound of the exact
+    epsilon of the curve.
     """
     if leads_with_epsilon(curve):
         # Find the largest x of this many digits whose delta is printed as at most the target's. Beyond the largest x
@@ -126,9 +134,10 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
 
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
-    """Return an enclosure of ``ln delta`` of a curve at ``eps`` (nats), for a report (C24).
+    """Return the reported ``ln delta`` of a privacy curve at ``eps`` nats (C24).
 
-    The printed delta is :func:`delta_value` of its upper end.
+    The printed delta is :func:`delta_value` of the upper end. The lower end is a lower bound of the exact ``ln delta``
+    of the curve.
     """
     cut = digits_below(eps, digits_of(curve))
     ends = curve.log_delta(cut)
@@ -141,7 +150,7 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
 
 
 def leads_with_epsilon(curve: Curve) -> bool:
-    """Return whether the curve is a rule ``eps(delta)`` (C24).
+    """Return whether the curve is a map from delta to epsilon (C24).
 
     The ``log_delta`` of such a curve is computed by root finding.
     """
@@ -149,20 +158,20 @@ def leads_with_epsilon(curve: Curve) -> bool:
 
 
 def digits_of(curve: Curve) -> int:
-    """Return the number of significant digits of a reported epsilon."""
+    """Return the number of significant digits of a reported epsilon of the curve."""
     return int(getattr(curve, "digits", RESULT_DIGITS))
 
 
 def number_before(curve: Curve, eps: float) -> float:
-    """Return a number at least one unit below ``eps`` in the last reported digit.
+    """Return a number below ``eps`` by at least one unit of the last reported digit.
 
-    The number has as many significant digits as a reported epsilon.
+    It has as many significant digits as a reported epsilon of the curve.
     """
     return digits_below(eps * (1.0 - 10.0 ** (1 - digits_of(curve))), digits_of(curve))
 
 
 def _inverse_log(log_delta: float) -> float:
-    """Return ``x = 1/ln(1/delta)``, rounded down; it increases with delta."""
+    """Return ``1/ln(1/delta)``, rounded down."""
     return -(1.0 - 1e-15) / log_delta
 
 
@@ -171,10 +180,9 @@ def _log_delta_of(x: float) -> float:
 
 
 def _least_passing(passes: Callable[[float], bool], near: float, digits: int = RESULT_DIGITS) -> float:
-    """Return a number near ``near`` that passes a test although the next smaller one fails.
+    """Return a number near ``near`` that passes a test; the next smaller one fails.
 
-    Only numbers with ``digits`` significant digits are tried. The test was evaluated at both numbers, unless there is
-    no smaller one. The result is ``inf`` if no number passes.
+    Only numbers with ``digits`` significant digits are tried. The result is ``inf`` if none passes.
     """
     low = high = digits_above(max(near, LEAST_ROUNDED), digits)
     # The first step is less than the distance of two such numbers, and the steps grow.
@@ -201,10 +209,10 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = R
 
 
 def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
-    """Return whether both conversions meet the target.
+    """Return whether a curve meets a target epsilon ``e`` and delta ``d`` (C24).
 
-    The target ``(e, d)`` is met if ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24). For a rule
-    ``eps(delta)`` only epsilon is evaluated.
+    It does if ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)``. If the bound is a map from delta to epsilon, only
+    the second inequality is tested.
     """
     most = target.epsilon * (1.0 - margin)
     if not leads_with_epsilon(curve):
@@ -219,10 +227,10 @@ def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
 
 
 def log_excess(curve: Curve, target: FullTarget) -> float:
-    """Return an upper bound of ``ln delta(eps) - ln delta`` at a target.
+    """Return an upper bound of ``ln delta(eps) - ln delta`` at a target epsilon and delta.
 
-    The result guides a search. A negative bound may be loose. A rule ``eps(delta)``, whose delta is computed by root
-    finding, has another result: ``ln epsilon(delta)`` minus the log of :func:`number_before` the target epsilon.
+    It guides a search, and may be loose if negative. If the curve is a map from delta to epsilon, the result is
+    ``ln epsilon(delta)`` minus the log of :func:`number_before` the target epsilon.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
         # A result is rounded up by at most a digit, so aim at the number before.

@@ -1,8 +1,7 @@
-"""The Gaussian mechanism: its exact privacy profile (C3; Balle, Wang 2018, Theorem 8), for one epsilon or for arrays.
+"""The exact privacy profile of the Gaussian mechanism (C3; Balle, Wang 2018, Theorem 8).
 
-``mu`` is the sensitivity divided by the standard deviation of the noise. The functions of one epsilon are kernels
-(:mod:`privproj.numerics.jit`). The functions of arrays import numpy when they are called, so that one epsilon does not
-need numpy.
+``mu`` is the sensitivity divided by the standard deviation of the noise. Functions of one epsilon are kernels
+(:mod:`privproj.numerics.jit`), which need ``math`` only. Functions of arrays import numpy when they are called.
 """
 
 import math
@@ -44,7 +43,7 @@ TAIL_DEGREE = 6  # soundness: degree of the polynomial on each piece, see TAIL_P
 def gaussian_shift(eps: float, mu: float) -> float:
     """Return ``u = eps/mu - mu/2``, accurate even if both terms nearly cancel.
 
-    The error is a few units in the last place.
+    ``mu`` is the sensitivity divided by the standard deviation of the noise.
     """
     if mu < 1e-100 or mu > 1e100:
         return eps / mu - 0.5 * mu
@@ -54,10 +53,10 @@ def gaussian_shift(eps: float, mu: float) -> float:
 
 
 def log_gaussian_delta(eps: float, mu: float) -> float:
-    """Return the log of the Gaussian delta for ``eps, mu >= 0`` (C3).
+    """Return ``ln delta`` of the Gaussian mechanism for ``eps, mu >= 0`` (C3).
 
-    ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (Balle, Wang 2018, Theorem 8). The result is 0 if delta
-    rounds to 1, and ``-inf`` if delta rounds to 0.
+    ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, where ``mu`` is the sensitivity over noise (Balle, Wang
+    2018, Theorem 8). The result is 0 if delta rounds to 1, and ``-inf`` if delta rounds to 0.
     """
     if mu <= 0.0:
         return -inf
@@ -75,14 +74,14 @@ def log_gaussian_delta(eps: float, mu: float) -> float:
 
 
 def gaussian_terms(eps: float, x: float) -> tuple[float, float, float, float]:
-    """Return the terms ``(E, G, D, P)`` of the Gaussian delta ``h`` and its slopes (C3).
+    """Return factors ``(E, G, D, P)`` of the Gaussian delta and its slopes (C3).
 
-    ``h = e^E G``, ``-dh/deps = e^E D`` and ``phi(u) = e^E P``, where ``phi`` is the normal density and
+    ``delta = e^E G``, ``-d delta/deps = e^E D`` and ``phi(u) = e^E P``, where ``phi`` is the normal density and
     ``u = eps/mu - mu/2``.
 
     Args:
         eps: Epsilon in nats.
-        x: The squared sensitivity ``mu^2``.
+        x: The squared sensitivity ``mu^2`` over the noise variance.
     """
     if x < LEAST_SQUARED_SENSITIVITY:
         return 0.0, 0.0, 0.0, 0.0
@@ -102,9 +101,10 @@ def gaussian_terms(eps: float, x: float) -> tuple[float, float, float, float]:
 
 
 def log_two_sided(eps: float, mu: float) -> float:
-    """Return the log probability that the size of the privacy loss exceeds ``eps``.
+    """Return ``ln P(|L| > eps)`` for the privacy loss ``L`` of the Gaussian mechanism.
 
-    The probability is ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)`` for ``eps, mu >= 0`` (C3).
+    The probability is ``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)`` for ``eps, mu >= 0``, where ``mu`` is the
+    sensitivity over noise (C3).
     """
     if eps <= 0.0:
         return 0.0
@@ -121,9 +121,9 @@ def log_two_sided(eps: float, mu: float) -> float:
 
 
 def _gaussian_ends(eps: float, row: Sequence[float], state: float) -> tuple[float, float, float, float]:
-    """Return ``(lower, upper, -d ln delta/deps, state)``, as :func:`root_of` requires.
+    """Return bounds of the Gaussian ``ln delta``, as :func:`root_of` requires.
 
-    ``lower`` and ``upper`` enclose ``ln delta``. The row is ``(mu,)``.
+    The result is ``(lower, upper, -d ln delta/deps, state)``. ``row`` is ``(mu,)``, the sensitivity over noise.
     """
     mu = row[0]
     value = log_gaussian_delta(eps, mu)
@@ -152,9 +152,9 @@ GAUSSIAN_KERNELS = ProfileKernels(_gaussian_log_delta, _gaussian_root, weight=0.
 
 
 def gaussian_profile(mu: float) -> PrivacyProfile:
-    """Return the exact privacy profile of a Gaussian release (C3, C20).
+    """Return the exact privacy profile of the Gaussian mechanism (C3, C20).
 
-    ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``. ``T`` releases have this profile at ``mu sqrt T``.
+    ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``.
 
     Args:
         mu: The sensitivity divided by the standard deviation of the noise, at least 0.
@@ -170,15 +170,15 @@ def gaussian_profile(mu: float) -> PrivacyProfile:
 
 
 def find_noise(eps: float, log_delta: float, rtol: float = 1e-12, near: float = 1.0) -> Enclosure:
-    """Return a bracket of the noise multiplier ``1/mu`` at a target epsilon and delta.
+    """Return bounds of the Gaussian noise multiplier at a target epsilon and delta.
 
-    At its lower end ``ln delta(eps)`` is above ``log_delta``, and at its upper end it is at most ``log_delta``. The
-    search covers multipliers from 1e-12 to 1e12; see :func:`find_crossing`.
+    The lower bound does not meet the target, and the upper bound does. The search covers multipliers from 1e-12 to
+    1e12; see :func:`find_crossing`.
 
     Args:
         eps: Epsilon in nats.
         log_delta: ``ln delta``.
-        rtol: The relative width of the bracket.
+        rtol: The relative distance of the bounds.
         near: The multiplier at which the search starts.
     """
     range_of_noise = {"low": 1e-12, "high": 1e12, "rtol": rtol}
@@ -191,7 +191,7 @@ def find_noise(eps: float, log_delta: float, rtol: float = 1e-12, near: float = 
 def gaussian_ends(eps: "Array", mu: "Array | float") -> "tuple[Array, Array]":
     """Return lower and upper bounds of the Gaussian delta for arrays (C3).
 
-    ``eps`` and ``mu``, both at least 0, are broadcast.
+    ``eps`` and the sensitivity over noise ``mu``, both at least 0, are broadcast.
     """
     value, rounding = gaussian_values(eps, mu)
     return _lower(value, rounding), _raise(value, rounding)
@@ -200,7 +200,7 @@ def gaussian_ends(eps: "Array", mu: "Array | float") -> "tuple[Array, Array]":
 def gaussian_deltas(eps: "Array", mu: "Array | float") -> "Array":
     """Return upper bounds of the Gaussian delta for arrays (C3).
 
-    ``eps`` and ``mu``, both at least 0, are broadcast.
+    ``eps`` and the sensitivity over noise ``mu``, both at least 0, are broadcast.
     """
     return _raise(*gaussian_values(eps, mu))
 
@@ -208,7 +208,7 @@ def gaussian_deltas(eps: "Array", mu: "Array | float") -> "Array":
 def gaussian_deltas_below(eps: "Array", mu: "Array | float") -> "Array":
     """Return lower bounds of the Gaussian delta for arrays (C3).
 
-    ``eps`` and ``mu``, both at least 0, are broadcast.
+    ``eps`` and the sensitivity over noise ``mu``, both at least 0, are broadcast.
     """
     return _lower(*gaussian_values(eps, mu))
 
@@ -229,12 +229,13 @@ def _raise(value: "Array", rounding: "Array") -> "Array":
 def gaussian_values(eps: "Array | float", mu: "Array | float") -> "tuple[Array, Array]":
     """Return Gaussian deltas for arrays, and their absolute errors from cancellation (C3).
 
-    ``eps, mu >= 0`` are broadcast. With ``v = eps/mu - mu/2`` and ``q(x) = e^(x^2/2) Phi(-x)``, delta is
-    ``e^(-v^2/2) (q(v) - q(v + mu))``, or ``1 - e^(-v^2/2) (q(-v) + q(v + mu))`` for ``v < 0``. In addition to the
-    returned error, there is a relative error far below ``PROFILE_SAFETY - 1`` (measured: 5e-13).
+    ``eps`` and the sensitivity over noise ``mu``, both at least 0, are broadcast. In addition to the returned error,
+    there is a relative error far below ``PROFILE_SAFETY - 1`` (measured: 5e-13).
     """
     import numpy as np
 
+    # With v = eps/mu - mu/2 and q(x) = e^(x^2/2) Phi(-x), delta is e^(-v^2/2) (q(v) - q(v + mu)), or
+    # 1 - e^(-v^2/2) (q(-v) + q(v + mu)) for v < 0.
     mu = np.asarray(mu, float)
     with np.errstate(over="ignore", under="ignore"):
         v, half = eps / np.maximum(mu, SMALLEST_UPPER_DELTA), 0.5 * mu
@@ -281,8 +282,7 @@ def scaled_tails(x: "Array") -> "Array":
 def _tail_coefficients() -> "tuple[Array, ...]":
     """Return the coefficients of the polynomials in :func:`scaled_tails`.
 
-    The highest power is first, and each entry is an array over the pieces. The polynomials interpolate at the Chebyshev
-    nodes of each piece.
+    The highest power is first. Each entry has one coefficient for each piece of the range.
     """
     import numpy as np
 

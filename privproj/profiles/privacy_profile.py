@@ -1,4 +1,4 @@
-"""Privacy profiles ``delta(eps)``, and the interface of every privacy curve.
+"""Privacy profiles ``delta(eps)`` of a release, and the interface of privacy curves.
 
 Epsilons are in nats. Deltas are represented by their natural logarithms.
 """
@@ -19,31 +19,30 @@ if TYPE_CHECKING:
 
 
 class Curve(Protocol):
-    """The interface of a privacy curve: an upper bound of a run, as delta or epsilon.
+    """The interface of a privacy curve: an upper bound of epsilon or delta of a run.
 
-    ``log_delta`` and ``epsilon`` return enclosures of the exact value of the bound. An unknown end is ``-inf`` (lower)
-    or ``inf`` (upper). ``log_delta`` is a pure function: its result depends on ``eps`` only. With it
-    :mod:`privproj.profiles.conversion` computes exact inverses (C24), which use two optional attributes of a curve:
+    ``log_delta`` and ``epsilon`` return lower and upper ends that enclose the exact value of the bound. An unknown end
+    is ``-inf`` (lower) or ``inf`` (upper). ``log_delta`` depends on ``eps`` only, so that exact inverses exist
+    (:mod:`privproj.profiles.conversion`, C24). They use two optional attributes:
 
     * ``digits``: significant digits of a reported epsilon, at most :data:`privproj.numerics.interval.RESULT_DIGITS`.
-    * ``leads_with_epsilon``: True for a rule ``eps(delta)`` whose ``log_delta`` is computed by root finding.
+    * ``leads_with_epsilon``: True if the bound is a map from delta to epsilon, and ``log_delta`` is computed by root
+      finding.
 
-    Expensive lower ends are computed on first use (:class:`privproj.numerics.interval.LazyEnclosure`). A curve whose
-    small deltas are expensive also has the method ``log_delta_unless`` (:func:`log_delta_unless`).
+    A curve whose small deltas are expensive also has the method ``log_delta_unless`` (:func:`log_delta_unless`).
     """
 
     def log_delta(self, eps: float, /) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``.
 
-        The upper end is the value of the bound.
+        The upper end is a valid upper bound of the log of the exact delta.
         """
         ...
 
     def epsilon(self, log_delta: float, /) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
 
-        ``eps(delta)`` is the smallest ``eps >= 0`` at which delta is at most ``e^log_delta``, or ``inf`` if there is
-        none.
+        It is the smallest ``eps >= 0`` at which delta is at most ``e^log_delta``, or ``inf`` if there is none.
         """
         ...
 
@@ -51,26 +50,22 @@ class Curve(Protocol):
 def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
     """Return an upper bound of ``ln delta(eps)``, which may be loose below ``enough``.
 
-    A result above ``enough`` is the upper end of ``curve.log_delta(eps)``. A result of at most ``enough`` may be any
-    upper bound.
+    A result above ``enough`` is the upper end of ``curve.log_delta(eps)``.
     """
     shortcut: Callable[[float, float], float] | None = getattr(curve, "log_delta_unless", None)
     return curve.log_delta(eps).upper if shortcut is None else shortcut(eps, enough)
 
 
 def at_first_level(curve: Curve) -> Curve:
-    """Return the curve on its default grid only.
-
-    The result is valid too, but does not resolve very small deltas.
-    """
+    """Return a faster form of the curve that is valid but loose at very small deltas."""
     return getattr(curve, "at_first_level", curve)
 
 
 @dataclass(frozen=True)
 class TwoSidedTable:
-    """Functions that compute lower and upper bounds separately.
+    """Functions for lower and upper bounds of a curve, such as delta, at many points.
 
-    The code that builds the table guarantees both bounds.
+    Calling the object returns both. The code that builds it guarantees the bounds.
     """
 
     below: "Callable[[Array], Array]"  # Lower bounds at an array of points
@@ -83,7 +78,7 @@ class TwoSidedTable:
 
 
 class SmallDeltas(NamedTuple):
-    """A slower profile of the same bound, for deltas below double precision.
+    """A slower privacy profile of a release, for deltas below double precision.
 
     Attributes:
         below: The slower profile is used if ``ln delta`` is below this number.
@@ -95,14 +90,14 @@ class SmallDeltas(NamedTuple):
 
 
 class FreeParameter(NamedTuple):
-    """A free parameter of a theorem; the theorem holds for every value of it.
+    """A parameter of a theorem that holds for every value of it.
 
     An example is ``tau`` of the Beta-tail bound.
 
     Attributes:
         name: The name.
         best: Map from ``eps`` to the value with the smallest delta.
-        at: Map from a value to the profile that the theorem proves at this value.
+        at: Map from a value to the privacy profile that the theorem proves at this value.
     """
 
     name: str
@@ -114,7 +109,7 @@ class FreeParameter(NamedTuple):
 class PrivacyProfile:
     """The privacy profile ``delta(eps)`` of one release for ``eps >= 0``.
 
-    It bounds both the add and remove directions. The bound that constructs it guarantees that it is valid.
+    It holds in the add and remove directions. The code that builds it guarantees that it is valid.
     """
 
     log_delta: Callable[[float], Enclosure]  # Map from ``eps >= 0`` to an enclosure of the natural log of the bound
@@ -169,7 +164,7 @@ class PrivacyProfile:
 
     @property
     def is_costly(self) -> bool:
-        """Whether evaluations take so long that some searches for a tighter bound are omitted."""
+        """True if evaluations are too slow for optional searches for a tighter bound."""
         # Profiles with a lower resolution and without kernels take milliseconds for each value.
         return self.resolution < 64.0 and self.log_deltas is None
 
@@ -200,7 +195,7 @@ class PrivacyProfile:
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
 
-        The upper end has as many digits as a reported epsilon. The profile was evaluated there, and is at most delta.
+        The upper end has as many digits as a reported epsilon, and delta was evaluated there.
         """
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
@@ -218,10 +213,7 @@ class PrivacyProfile:
         return LazyEnclosure(lambda: self.epsilon_below(log_delta, safe), safe)
 
     def epsilon_below(self, log_delta: float, near: float) -> float:
-        """Return a lower bound of ``eps(delta)`` in nats.
-
-        The result is an epsilon at which the lower end of ``log_delta`` exceeds delta. The search starts at ``near``.
-        """
+        """Return a lower bound of ``eps(delta)`` (nats), by a search from ``near``."""
         # a tenth of the last digit of a reported epsilon
         rtol = 0.1 * 10.0**-self.digits
         limits = {"spread": 100.0 * rtol, "rtol": rtol, **_PROFILE_RANGE}
@@ -236,9 +228,9 @@ _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSIL
 
 
 def amplified_epsilon(eps: float, rate: float) -> float:
-    """Return the epsilon at which the profile without sampling is evaluated (C17).
+    """Return the epsilon ``ln(1 + (e^eps - 1)/q)`` before sampling at rate ``q`` (C17).
 
-    For the delta of a sampled release at ``eps``, the result is ``ln(1 + (e^eps - 1)/q)`` at the sampling rate ``q``.
+    Delta of a sampled release at ``eps`` is ``q`` times delta without sampling at the result.
     """
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)
@@ -247,9 +239,9 @@ def amplified_epsilon(eps: float, rate: float) -> float:
 
 
 class _RunRepresentation(Protocol):
-    """A bound that accounts for a run without a privacy profile of one release.
+    """A bound of one release that has no privacy profile, but composes over a run.
 
-    Examples are a Renyi curve, an ``(eps, delta)`` rule, and a rule that adds the probability of a rare event.
+    Examples are a Renyi curve, and a map from delta to epsilon.
     """
 
     def over_run(self, run: Run, /) -> Curve:
@@ -272,10 +264,10 @@ Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProfileKernels:
-    """A profile that is evaluated and inverted by kernels.
+    """Functions that evaluate and invert a privacy profile, for one or many releases.
 
-    Kernels run as plain Python or, for many rows, as machine code. A row contains the parameters of one release as
-    floats. The result of ``log_delta`` encloses the exact value of the bound. The result of ``root`` is approximate.
+    They are kernels (:mod:`privproj.numerics.jit`): functions of floats that run as plain Python or as machine code.
+    The parameters of a release are a tuple of floats (a row).
     """
 
     log_delta: Kernel  # Map from ``eps`` and a row to an enclosure of ``ln delta``
@@ -286,7 +278,7 @@ class ProfileKernels:
 
 
 def profile_from_kernels(columns: ProfileKernels, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
-    """Return the privacy profile of one release that is defined by kernels and a row.
+    """Return the privacy profile of one release whose delta is computed by kernels.
 
     Args:
         columns: The kernels.

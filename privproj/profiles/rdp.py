@@ -40,12 +40,11 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
 
     The release is a Gaussian mixture (C15). At integer orders ``a``,
     ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` (Mironov, Talwar, Zhang 2019, Section
-    3.3, averaged over ``S``). The formula is for the remove direction; the divergence in the add direction is never
-    larger.
+    3.3). It is the divergence in the remove direction; that in the add direction is never larger.
 
     Args:
-        log_moment: Map from ``j`` to ``ln E exp(j (j-1) S / 2)``, where ``S`` is the squared sensitivity over the noise
-            variance.
+        log_moment: Map from ``j`` to ``ln E exp(j (j-1) S / 2)``, where ``S`` is the random squared sensitivity over
+            the noise variance.
     """
     moment = lru_cache(maxsize=None)(log_moment)
 
@@ -71,7 +70,7 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
 
 @dataclass(frozen=True)
 class RenyiCurve:
-    """An upper bound of the Renyi divergence in both directions.
+    """An upper bound of the Renyi divergence in the add and remove directions.
 
     The code that builds it guarantees that it is valid.
     """
@@ -100,10 +99,10 @@ class RenyiCurve:
     def over_run(self, run: Run) -> "RenyiCurve":
         """Return the Renyi curve of a run, which adds up the divergences of its steps.
 
-        If the run samples batches, the curve under Poisson sampling is used.
+        If batches are sampled, the curve under Poisson sampling is used.
 
         Raises:
-            UnsupportedError: The run samples batches, and the curve has no theorem for it.
+            UnsupportedError: No theorem covers the sampling of the run.
         """
         step = self
         if run.sampling_rate < 1.0:
@@ -113,24 +112,24 @@ class RenyiCurve:
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
     def at(self, order: float) -> float:
-        """Return the divergence in nats at an order above 1.
+        """Return the Renyi divergence (nats) at an order above 1.
 
-        The result is ``inf`` if the curve does not hold at this order.
+        The result is ``inf`` if the bound does not hold at this order.
         """
         allowed = order in self.orders if self.orders else not self.integer_orders or float(order).is_integer()
         holds = allowed and self.low <= order < self.high
         return self.divergence(order) if holds else math.inf
 
     def divergence_at(self, alpha: float) -> float:
-        """Return ``D(alpha)`` in nats, rounded up.
+        """Return an upper bound of the Renyi divergence (nats) at any order ``alpha > 1``.
 
-        The result is ``inf`` if the curve does not hold at this order.
+        If only integer orders are known, it is that at the next integer. The result is ``inf`` if there is no bound.
         """
         # If only integer orders may be used, D(ceil(alpha)) bounds D(alpha), because D increases with alpha.
         return next_up(self.at(max(2.0, math.ceil(alpha)) if self.integer_orders else alpha))
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """Return the least value of ``objective(alpha)`` over the orders of a search.
+        """Return approximately the least ``objective(alpha)`` over the known orders.
 
         The result is ``inf`` if there is no order.
         """
@@ -147,11 +146,7 @@ class RenyiCurve:
         return minimize(at, first, last, rtol=1e-6, points=41)[1] if first < last else math.inf
 
     def least_whole(self, objective: Callable[[float], float]) -> float:
-        """Return the least value of ``objective`` over integer orders, by a search.
-
-        The orders increase with growing steps until four values in a row are above the least value so far. Then the
-        orders near the best order are searched.
-        """
+        """Return approximately the least value of ``objective`` over integer orders."""
         best, risen, alpha, place = math.inf, 0, 2, 2
         while alpha <= LARGEST_ORDER and risen < 4:
             value = objective(float(alpha))
@@ -161,7 +156,10 @@ class RenyiCurve:
         return min(best, minimize_integer(lambda a: objective(float(a)), low, high))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)`` for ``eps`` in nats; the lower end is ``-inf`` (unknown)."""
+        """Return an upper bound of ``ln delta(eps)``; the lower end is ``-inf`` (unknown).
+
+        ``eps`` is in nats.
+        """
 
         def at(alpha: float) -> float:
             # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
@@ -171,7 +169,7 @@ class RenyiCurve:
         return Enclosure(UNKNOWN_END, min(0.0, self.least_over_orders(at) + 1e-12))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return ``eps(delta)`` in nats; the lower end is ``-inf`` (unknown)."""
+        """Return an upper bound of ``eps(delta)`` (nats); the lower end is unknown (-inf)."""
 
         def at(alpha: float) -> float:
             # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
@@ -191,7 +189,7 @@ class BestCurve:
     curves: tuple[RenyiCurve, ...]  # Curves, each of which is a valid bound
 
     def over_run(self, run: Run) -> "BestCurve":
-        """Return the Renyi curves of the run.
+        """Return the Renyi curves of a run.
 
         Raises:
             UnsupportedError: A curve has no theorem for the sampling of the run.
@@ -199,28 +197,31 @@ class BestCurve:
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
 
     def divergence_at(self, alpha: float) -> float:
-        """Return the least ``D(alpha)`` of the curves in nats, rounded up.
+        """Return the least bound of the Renyi divergence (nats) at order ``alpha``.
 
-        The result is ``inf`` if no curve holds at this order.
+        The result is ``inf`` if no bound holds at this order.
         """
         return min(curve.divergence_at(alpha) for curve in self.curves)
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """Return the least value of ``objective(alpha)`` over the orders of all curves."""
+        """Return the least ``objective(alpha)`` over the known orders of all curves."""
         return min(curve.least_over_orders(objective) for curve in self.curves)
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return the least ``ln delta(eps)`` of the curves; the lower end is ``-inf``."""
+        """Return the least bound of ``ln delta(eps)``; the lower end is unknown (-inf).
+
+        ``eps`` is in nats.
+        """
         return Enclosure(UNKNOWN_END, min(curve.log_delta(eps).upper for curve in self.curves))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return the least ``eps(delta)`` of the curves in nats; the lower end is ``-inf``."""
+        """Return the least bound of ``eps(delta)`` (nats); the lower end is unknown (-inf)."""
         return Enclosure(UNKNOWN_END, min(curve.epsilon(log_delta).upper for curve in self.curves))
 
 
 @dataclass(frozen=True)
 class OneOrder:
-    """The conversion of a Renyi divergence at a single order.
+    """A Renyi divergence at a single order, and its conversion to epsilon and delta.
 
     The code that builds the object guarantees that ``divergence`` is an upper bound.
     """
@@ -231,19 +232,22 @@ class OneOrder:
 
     @property
     def log_share(self) -> float:
-        """The term ``ln(1 - 1/alpha)`` for the order ``alpha``, without cancellation."""
+        """The term ``ln(1 - 1/alpha)`` of the conversion, where ``alpha`` is the order."""
         return math.log((self.order - 1.0) / self.order)
 
     def price(self, log_delta: float) -> float:
-        """Return the term that the conversion to epsilon adds to the divergence.
+        """Return epsilon at ``log_delta`` minus the Renyi divergence, by the conversion.
 
-        The term is rounded to nearest and may be negative.
+        The result is rounded to nearest and may be negative.
         """
         # (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
         return (-log_delta - math.log(self.order)) / (self.order - 1.0) + self.log_share
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)`` for ``eps`` in nats."""
+        """Return an enclosure of the ``ln delta(eps)`` that the Renyi divergence proves.
+
+        ``eps`` is in nats.
+        """
         a, share = self.order, self.log_share
         # (alpha - 1) (D - eps + ln(1 - 1/alpha)) - ln(alpha)
         middle = (a - 1.0) * (self.divergence - eps + share) - math.log(a)
@@ -251,7 +255,7 @@ class OneOrder:
         return Enclosure(min(0.0, middle - margin), min(0.0, middle + margin))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` in nats."""
+        """Return an enclosure of the ``eps(delta)`` that the Renyi divergence proves."""
         a, share = self.order, self.log_share
         middle = self.divergence + self.price(log_delta)
         margin = ONE_ORDER_ERROR * (self.divergence + (math.log(a) - log_delta) / (a - 1.0) + 1.0 + abs(share))
@@ -262,9 +266,9 @@ class OneOrder:
 class ConcentratedCurve:
     """Concentrated DP: ``D(alpha) <= rho alpha`` for ``1 < alpha < omega`` (C14, C15).
 
-    The code that builds the curve guarantees this inequality. ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta)
-    <= (omega-1)^2 rho``, and ``rho omega + ln(1/delta)/(omega-1)`` otherwise (Bun, Dwork, Rothblum, Steinke 2018; Bun,
-    Steinke 2016).
+    The code that builds the curve guarantees this bound of the Renyi divergence ``D``.
+    ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, and
+    ``rho omega + ln(1/delta)/(omega-1)`` otherwise (Bun, Dwork, Rothblum, Steinke 2018; Bun, Steinke 2016).
     """
 
     rho: float  # The slope of the divergence, in nats, above 0
@@ -273,7 +277,7 @@ class ConcentratedCurve:
     omega: float = math.inf
 
     def over_run(self, run: Run) -> "ConcentratedCurve":
-        """Return the curve of a run; ``rho`` is summed over the releases.
+        """Return the concentrated DP of a run, with ``rho`` summed over the steps.
 
         Raises:
             UnsupportedError: The run samples batches.

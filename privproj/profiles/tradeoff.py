@@ -1,10 +1,10 @@
-"""Hypothesis-testing bounds from a privacy profile: trade-off function, advantage, attack rates.
+"""Bounds of the trade-off function, advantage and attack rates, from a privacy curve.
 
 An adversary tests which of two neighboring datasets was used, given the output of a run. The trade-off function
-``f(a)`` is the least false negative rate at the false positive rate ``a``. A profile ``delta(eps)`` that holds in both
-directions bounds the trade-off function from below (Dong, Roth, Su 2022). Every epsilon gives a valid bound, and a
-search finds the best one. The risk is a pure function of the curve, so that a calibration to a risk agrees with the
-reported risk (C30).
+``f(a)`` is the least false negative rate at the false positive rate ``a``. A privacy profile ``delta(eps)`` that holds
+in the add and remove directions bounds it from below (Dong, Roth, Su 2022). Every epsilon gives a valid bound, and a
+search finds the best one. The bounds depend on the curve only, so a calibration to a risk agrees with the reported risk
+(C30).
 """
 
 import math
@@ -33,7 +33,7 @@ UNIT = 2.0**-53  # soundness: subtracted from a false negative rate for the roun
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:
-    """Return upper bounds of ``delta(eps)`` at these epsilons (nats).
+    """Return upper bounds of ``delta(eps)`` of a privacy curve, at epsilons in nats.
 
     Bounds below ``enough`` may be loose.
     """
@@ -42,11 +42,11 @@ def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0)
 
 
 def tradeoff(curve: Curve, rates: Sequence[float]) -> list[float]:
-    """Return lower bounds of the false negative rate of every test.
+    """Return lower bounds of the false negative rate of every membership attack.
 
     Args:
-        curve: The privacy curve of a run.
-        rates: False positive rates.
+        curve: The privacy curve of the run.
+        rates: False positive rates, one for each bound.
     """
     return [max(0.0, 1.0 - hit - UNIT) for hit in true_positive_rates(curve, rates)]
 
@@ -54,11 +54,9 @@ def tradeoff(curve: Curve, rates: Sequence[float]) -> list[float]:
 def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
     """Return upper bounds of the true positive rate of every membership attack.
 
-    Epsilons at which the curve raises an error are not used.
-
     Args:
-        curve: The privacy curve of a run.
-        rates: False positive rates of the attacks.
+        curve: The privacy curve of the run. Epsilons at which it raises an error are not used.
+        rates: False positive rates, one for each bound.
     """
 
     def at(eps: float, delta: float, rate: float) -> float:
@@ -72,10 +70,10 @@ def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
 
 
 def advantage(curve: Curve) -> float:
-    """Return an upper bound of the advantage of every membership attack.
+    """Return an upper bound of the advantage of any membership attack on a run.
 
     The advantage is the true positive rate minus the false positive rate. The bound is the delta that is printed at
-    epsilon 0, unless a larger epsilon gives a clearly smaller bound, as for some rules.
+    epsilon 0, unless a larger epsilon gives a clearly smaller bound.
     """
 
     def at(eps: float, delta: float) -> float:
@@ -91,7 +89,9 @@ def advantage(curve: Curve) -> float:
 
 
 def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
-    """Return approximately the ``mu`` of a Gaussian release with this risk.
+    """Return approximately the ``mu`` of a Gaussian mechanism with this attack risk.
+
+    ``mu`` is the sensitivity over noise.
 
     Args:
         risk: A true positive rate at the false positive rate ``fpr``, or an advantage if ``fpr`` is None.
@@ -111,19 +111,17 @@ def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
 
 
 def risk_of(curve: Curve, target: RiskTarget) -> float:
-    """Return the attack risk that is reported for a curve (C30).
+    """Return the reported upper bound of the attack risk of a run (C30).
 
-    The risk is the true positive rate at the false positive rate of the target. If the target has no false positive
-    rate, the risk is the advantage.
+    The risk is the true positive rate at the false positive rate of the target. Without such a rate, the risk is the
+    advantage.
     """
     return advantage(curve) if target.fpr is None else true_positive_rates(curve, [target.fpr])[0]
 
 
 def _reader(curve: Curve) -> Callable[[float], float]:
-    """Return delta as a cached function of epsilon, 1 where the curve raises an error.
-
-    Only the first level of the curve is used, because no risk depends on deltas below 1e-30.
-    """
+    """Return a cached map from epsilon to delta, 1 where the curve raises an error."""
+    # No risk depends on deltas below 1e-30.
     curve = at_first_level(curve)
 
     @cache
@@ -137,11 +135,11 @@ def _reader(curve: Curve) -> Callable[[float], float]:
 
 
 def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float], float]) -> float:
-    """Return the least ``risk_at(eps, delta)`` over epsilons, by a scan and a search.
+    """Return approximately the least attack risk over epsilons of a privacy profile.
 
     Args:
         read: Map from epsilon to delta.
-        risk_at: Map from epsilon and delta to the risk.
+        risk_at: Map from epsilon and delta to an upper bound of the risk.
     """
 
     def at(eps: float) -> float:
