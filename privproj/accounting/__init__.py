@@ -1,7 +1,7 @@
-"""Evaluate queries about a mechanism in a run.
+"""Compute epsilon, delta or a calibrated parameter for a mechanism in a training run.
 
-A query computes epsilon or delta, or calibrates the noise multiplier, rank, number of steps, sampling rate or
-misalignment to a target. The result types of comparisons, rankings and array queries can be imported from here.
+A calibrated parameter is the noise multiplier, the rank, the number of steps, the sampling rate or the misalignment
+(one minus the cosine between the vectors of neighboring datasets). The package also exports result types.
 """
 
 from privproj.lazy import lazy_names

@@ -1,7 +1,6 @@
 """Build warnings about truncated batches, shuffled batches and large deltas.
 
-Truncated batches have a maximum size (``max_batch_size``). The probability that a batch is truncated is added to delta
-(C26); this part of delta is the share that truncation takes.
+Batches above ``max_batch_size`` are truncated. The probability of a truncation is added to delta (C26).
 """
 
 import math
@@ -28,10 +27,12 @@ WHOLE_BATCHES: dict[str, Any] = {"max_batch_size": None, "dataset_size": None}
 
 
 def describe_batches(phases: Sequence[Phase], fields: dict[str, Any], untruncated: Callable[[], Curve]) -> list[str]:
-    """Return the warnings about truncated and shuffled batches.
+    """Return the warnings about truncated and shuffled batches, and complete the result.
 
-    The function also sets two fields of the result. ``alternatives`` has the smallest maximum batch size with which
-    truncation takes at most 1 % of delta (C26). ``lower_bound`` is the lower bound for shuffled batches (C27).
+    The function adds two fields of the result to ``fields``:
+
+    * ``alternatives``: the smallest maximum batch size for which truncation adds at most 1 % to delta (C26);
+    * ``lower_bound``: the lower bound of epsilon or delta for shuffled batches (C27).
 
     Args:
         phases: The phases of the run.
@@ -47,12 +48,15 @@ def describe_batches(phases: Sequence[Phase], fields: dict[str, Any], untruncate
 
 
 def known_size(phases: Sequence[Phase]) -> int:
-    """Return the largest known dataset size of the phases; 0 if none is known."""
+    """Return the largest dataset size that any phase states; 0 if no phase states one."""
     return max((phase.run.dataset_size or 0 for phase in phases), default=0)
 
 
 def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
-    """Return a warning if ``delta >= 1/size``; none if ``size`` is 0 (unknown)."""
+    """Return a warning if ``delta`` is at least one over the dataset size.
+
+    ``size`` is the dataset size. There is no warning if it is 0, which means unknown.
+    """
     if not size or (delta or 0.0) < 1.0 / size:
         return ()
     return (
@@ -63,9 +67,9 @@ def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
 def _note_truncation(
     phases: Sequence[Phase], fields: dict[str, Any], untruncated: Callable[[], Curve]
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the smallest harmless maximum batch sizes and warnings about truncation.
+    """Return harmless maximum batch sizes, as a field of a result, and warnings.
 
-    A maximum batch size is harmless if truncation takes at most 1 % of delta (C26). Both results are empty without
+    A maximum batch size is harmless if truncated batches add at most 1 % to delta (C26). Both results are empty without
     truncated batches or without a delta.
     """
     runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
@@ -90,11 +94,12 @@ def _note_truncation(
 
 
 def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
-    """Return a sentence about the share of delta that truncation takes.
+    """Return a sentence that states how much truncated batches add to delta.
 
-    Delta is ``e^log_delta``. ``is_finite`` states whether epsilon is finite. Epsilon can be finite even if a truncation
-    is more likely than delta, because another bound composes truncated steps (C26).
+    Delta is ``e^log_delta``. ``is_finite`` states whether epsilon is finite.
     """
+    # Epsilon can be finite even if a truncation is more likely than delta, because another bound composes truncated
+    # steps (C26).
     from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
 
     log_cut = log_probability_of_cut(run).upper
@@ -112,10 +117,9 @@ def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
 
 
 def _note_shuffling(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
-    """Return the lower bound for shuffled batches (C27) and the warnings about them.
+    """Return a lower bound for shuffled batches (C27), and the warnings about them.
 
-    The bound is None if no batch is shuffled, or if no informative bound is known. A warning states that no
-    amplification by shuffling is counted.
+    The bound is None if no batch is shuffled, or if no informative bound is known.
     """
     shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
     if not shuffled:

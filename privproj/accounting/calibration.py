@@ -1,11 +1,10 @@
-"""Calibrate one parameter of a mechanism or a run to a target ``(epsilon, delta)`` or an attack risk.
+"""Calibrate one parameter of a mechanism or a run to a privacy target.
 
-Each search ends with an evaluation of the public query at its result, so the result meets the target and is rounded to
-the safe side (C24). An attack risk is the advantage of an attack, or its true positive rate at a false positive rate;
-:func:`privproj.profiles.tradeoff.risk_of` evaluates it (C30).
+The target is ``(epsilon, delta)`` or an attack risk: the advantage, or the true positive rate at a false positive rate
+(C30). Every search ends by evaluating epsilon, delta or the risk at its result, so the result meets the target (C24).
 
-Searches look for the zero of the *excess*, which is at most 0 if a value meets the target. For a target ``(epsilon,
-delta)`` the excess is the log of the delta of the run at ``epsilon``, minus ``ln delta``.
+A search looks for the zero of the *excess*: the log of the delta of the run at the target epsilon, minus the log of the
+target delta. A parameter value meets the target if the excess is at most 0.
 """
 
 import math
@@ -71,7 +70,7 @@ class _CalibrationOptions(RunOptions):
 
 
 class _SigmaOptions(_CalibrationOptions):
-    """The keyword arguments of :func:`sigma`, which may include an attack risk as the target."""
+    """The keyword arguments of :func:`sigma`; the target may also be an attack risk."""
 
     advantage: NotRequired[float | None]
     tpr: NotRequired[float | None]
@@ -82,8 +81,9 @@ class _SigmaOptions(_CalibrationOptions):
 def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
     """Find the smallest noise multiplier that meets a target, rounded up.
 
-    The noise multiplier is ``z = sigma / sensitivity``. The target is ``(epsilon, delta)``, or the risk of an attack
-    that distinguishes neighboring datasets, such as a membership inference attack.
+    The noise multiplier is the standard deviation of the noise divided by the sensitivity. The target is
+    ``(epsilon, delta)``, or the risk of an attack that distinguishes neighboring datasets, such as membership
+    inference.
 
     Args:
         mechanism: The mechanism without its ``noise_multiplier``.
@@ -117,9 +117,9 @@ def sigma(mechanism: Mechanism, **arguments: Unpack[_SigmaOptions]) -> Result:
 
 @arguments_by_name("rank(mechanism, epsilon=1.0, delta=1e-5)")
 def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
-    """Find a rank of the projection that meets ``(epsilon, delta)``.
+    """Find the largest or smallest rank of the projection that meets ``(epsilon, delta)``.
 
-    The result is the largest such rank or the smallest one, depending on the mechanism.
+    It is the largest rank for mechanisms whose epsilon increases with the rank, and otherwise the smallest one.
 
     Args:
         mechanism: The mechanism without its ``rank``.
@@ -156,7 +156,7 @@ def rank(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
 
 @arguments_by_name("steps(mechanism, epsilon=1.0, delta=1e-5)")
 def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
-    """Find the largest number of releases within ``(epsilon, delta)``, up to 1e8.
+    """Find the largest number of releases whose composition meets ``(epsilon, delta)``.
 
     Args:
         mechanism: The mechanism with its noise multiplier and its rank.
@@ -185,7 +185,7 @@ def steps(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Res
 
 @arguments_by_name("rate(mechanism, epsilon=1.0, delta=1e-5)")
 def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
-    """Find the largest sampling rate within ``(epsilon, delta)``, rounded down.
+    """Find the largest sampling rate that meets ``(epsilon, delta)``, rounded down.
 
     Args:
         mechanism: The mechanism with its noise multiplier and its rank.
@@ -221,10 +221,9 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
 
 @arguments_by_name("misalignment(mechanism, epsilon=1.0, delta=1e-5)")
 def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
-    """Find the largest misalignment within ``(epsilon, delta)``, rounded down.
+    """Find the largest misalignment that meets ``(epsilon, delta)``, rounded down.
 
-    The misalignment is ``1 - rho``, where ``rho`` is the cosine of the angle between the vectors of neighboring
-    datasets.
+    The misalignment is one minus the cosine of the angle between the vectors of neighboring datasets.
 
     Args:
         mechanism: A mechanism without its misalignment: :class:`Wishart`, or :class:`M1` with its bound
@@ -255,7 +254,10 @@ def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions])
 def _calibrate(
     quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], arguments: Mapping[str, Any]
 ) -> tuple[Composition, Any, Result]:
-    """Return the query (without the calibrated parameter), the target and the result."""
+    """Calibrate one parameter, and return the query, its target and the result.
+
+    The returned query does not contain the calibrated parameter.
+    """
     run: Any = {name: value for name, value in arguments.items() if name not in (*target_names(quantity), "bound")}
     query = composition_of(mechanism, arguments.get("bound"), without_batch_sizes(run, quantity))
     target = target_from(arguments, quantity)
@@ -263,7 +265,7 @@ def _calibrate(
 
 
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
-    """Raise an error unless the mechanism has a parameter and its value is None.
+    """Raise an error unless the mechanism has the parameter, and the parameter is None.
 
     Args:
         mechanism: The mechanism whose parameter is calibrated.
@@ -295,10 +297,10 @@ def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) ->
 
 
 class Search:
-    """A search for the smallest ``x`` that meets a target.
+    """A search for the smallest parameter value ``x`` that meets a privacy target.
 
-    Epsilon must decrease with ``x``, for example a noise multiplier or the inverse ``1/q`` of a sampling rate.
-    ``query_at`` returns the query at ``x``. The last eight curves are cached.
+    Epsilon must decrease with ``x``. Examples are a noise multiplier and the inverse of a sampling rate. ``query_at``
+    returns the mechanism and run with the value ``x``.
     """
 
     def __init__(self, query_at: Callable[[Any], Composition], target: FullTarget | RiskTarget) -> None:
@@ -308,24 +310,20 @@ class Search:
         self.excess = cache(self._excess)
 
     def _curve(self, x: Any) -> Curve:
-        """Return the privacy curve at ``x``.
-
-        If the target delta is below double precision, the result is the slower curve for such deltas.
-        """
+        # deltas below double precision need a slower curve
         curve = self.query_at(x).curve()
         return curve if isinstance(self.target, RiskTarget) else resolved_at(curve, self.target.log_delta)
 
     def _margin(self, x: Any, margin: float) -> float:
-        """Return ``margin`` if the run at ``x`` is composed numerically, else 0."""
         return margin if margin and numerics_of(self.curve(x)) else 0.0
 
     def _excess(self, x: Any, margin: float = 0.0) -> float:
-        """Return how much the result at ``x`` exceeds the target, as a difference of logs.
+        """Return by how much the run at the parameter value ``x`` exceeds the target.
 
-        The result is at most 0 if the target is met. For a target ``(epsilon, delta)`` it equals :func:`log_excess`,
-        with epsilon lowered by the relative ``margin`` if the run is composed numerically. For a risk it is
-        ``ln mu(x) - ln mu``. Here ``mu(x)`` and ``mu`` are the distances of two unit Gaussians with the risk at ``x``
-        and with the target risk.
+        The result is at most 0 if the target is met. For a target ``(epsilon, delta)`` it is
+        ``ln delta_x(epsilon) - ln delta``, where ``delta_x`` is the privacy profile of the run. In numerically composed
+        runs epsilon is first lowered by the relative ``margin``. For an attack risk it is ``ln mu_x - ln mu``: two unit
+        Gaussians at the distance ``mu_x`` have the risk of the run, and at the distance ``mu`` the target risk.
         """
         target = self.target
         if not isinstance(target, RiskTarget):
@@ -337,10 +335,10 @@ class Search:
         return math.log(spread / gaussian_mu_of_risk(target.value, target.fpr)) if spread > 0.0 else -math.inf
 
     def meets(self, x: Any, margin: float = 0.0) -> bool:
-        """Return whether the result at ``x`` meets the target (C24, C30).
+        """Return whether the run at the parameter value ``x`` meets the target (C24, C30).
 
-        Every search ends with this check. Both scalar and array queries must meet the target. In a run that is composed
-        numerically, epsilon must be below the target by the relative ``margin``.
+        Scalar queries and array queries must both meet it. In a numerically composed run, epsilon must be below the
+        target by the relative ``margin``.
         """
         query, target, curve = self.query_at(x), self.target, self.curve(x)
         if isinstance(target, RiskTarget):
@@ -350,9 +348,9 @@ class Search:
         return not query.is_plain or meets_in_columns(query.only, target, curve)
 
     def result(self, quantity: str, x: Any, value: float, interval: Enclosure, **fields: Any) -> Result:
-        """Return the result at ``x``.
+        """Return the calibrated parameter ``value`` as a :class:`privproj.Result`.
 
-        The numerics of the curve are included only if the query has a ``discretization``.
+        The search ended at ``x``, which may be the inverse of ``value``. ``interval`` encloses the exact optimum.
         """
         query = self.query_at(x)
         if quantity == "sigma" and value == SMALLEST_NOISE:
@@ -361,21 +359,20 @@ class Search:
         return build_result(query, quantity, value, interval, curve, **{**self.target.fields(), **fields})
 
     def guess(self, otherwise: float) -> float:
-        """Return a first guess of ``x``, or ``otherwise`` if none is known.
+        """Return a first guess of the parameter value, or ``otherwise`` if none is known.
 
-        At the guess, the standard deviation of the privacy loss is about as large as the target allows
-        (:func:`initial_noise`).
+        At the guess, the privacy loss has about the largest standard deviation that the target allows.
         """
         return initial_noise(lambda x: [phase.guess() for phase in self.query_at(x).phases], self.target, otherwise)
 
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
     ) -> tuple[float, float]:
-        """Return the smallest ``x`` found that meets the target, and a slope.
+        """Return approximately the smallest parameter value that meets the target, and a slope.
 
-        ``x`` is ``inf`` if no number up to ``high`` meets the target. Some number within a relative ``rtol`` below
-        ``x`` does not meet it. The slope is minus the derivative of the excess in ``ln x``; ``fall`` is a first guess
-        of the slope.
+        The value is ``inf`` if no number up to ``high`` meets the target. The exact minimum is within a relative
+        ``rtol`` of the value. The slope is minus the derivative of the excess over the target in the log of the value;
+        ``fall`` is a first guess of this slope.
         """
         excess, passes = partial(self.excess, margin=MACHINE_MARGIN), partial(self.meets, margin=MACHINE_MARGIN)
         crossing, fall = find_crossing_by_secants(excess, guess, low=low, high=high, rtol=rtol, fall=fall)
@@ -387,7 +384,7 @@ class Search:
         """Return the last integer from ``best`` towards ``end`` that meets the target.
 
         The result is None if ``best`` does not meet the target. The search starts at ``guess``, or at the zero of
-        ``guide``, an approximate excess that is cheap to evaluate.
+        ``guide``, a cheap approximation of the excess over the target.
         """
         onwards = 1 if end > best else -1
 
@@ -418,7 +415,7 @@ class Search:
 
 
 def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
-    """Return the smallest common factor of all noise multipliers that meets a target.
+    """Return the smallest factor of all noise multipliers that meets a target.
 
     Raises:
         UnsupportedError: No factor from 1e-6 to 1e6 meets the target.
@@ -436,7 +433,7 @@ def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
 def steps_after(query: Composition, target: FullTarget) -> int:
     """Return the largest number of steps of the last phase that meets a target.
 
-    The result is at most 1e8, and 0 if a single step exceeds the target.
+    The target is for the whole run. The result is at most 1e8, and 0 if a single step exceeds the target.
     """
     *before, last = query.phases
     search = Search(lambda steps: replace(query, phases=(*before, last.with_run(steps=steps))), target)
@@ -446,11 +443,11 @@ def steps_after(query: Composition, target: FullTarget) -> int:
 
 
 def _smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
-    """Return the first number of an increasing sequence for which ``passes`` is true.
+    """Return the first number from ``start`` on for which ``passes`` is true.
 
-    The sequence begins at ``start``. The relative difference between successive numbers begins at ``step`` and grows by
-    a factor of four. The result is ``inf`` if no number up to ``largest`` passes.
+    Only an increasing sequence of numbers is tried. The result is ``inf`` if no tried number up to ``largest`` passes.
     """
+    # the relative difference of successive numbers begins at ``step`` and grows by a factor of four
     x = start
     while x <= largest:
         if passes(x):
@@ -462,7 +459,7 @@ def _smallest_passing(passes: Callable[[float], bool], start: float, step: float
 
 @query_of("sigma")
 def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
-    """Return the smallest noise multiplier with which a composition meets a target.
+    """Return the smallest noise multiplier with which a run meets a target.
 
     With ``roughly``, the search may stop at a relative accuracy of :data:`ROUGH_NOISE_RTOL`. The result still meets the
     target, but has no lower bound.
@@ -532,9 +529,9 @@ def _solve_rank(query: Composition, target: FullTarget) -> Result:
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
-    """Return a rank from 1 to ``limit`` that meets the target.
+    """Return a rank from 1 to ``limit`` that meets the target, if one is found.
 
-    If none is found, return the rank with approximately the smallest excess over the target.
+    Otherwise return the rank with approximately the smallest ``excess`` over the target.
     """
 
     def at(x: float) -> float:
@@ -571,9 +568,9 @@ def _solve_rate(query: Composition, target: FullTarget) -> Result:
 
 @query_of("misalignment")
 def _solve_misalignment(query: Composition, target: FullTarget) -> Result:
-    """Return the largest misalignment that meets a target.
+    """Return the largest misalignment ``1 - cos(v, v')`` that meets a target.
 
-    The misalignment is ``1 - cos(v, v')`` for neighboring unit vectors ``v`` and ``v'``.
+    ``v`` and ``v'`` are the unit vectors of neighboring datasets.
     """
     search = Search(lambda x: query.with_mechanism(misalignment=1.0 / x), target)
     limits, single = {"low": 0.51, "high": MOST_ALIGNED}, query.only.run.single
@@ -586,9 +583,9 @@ def _solve_misalignment(query: Composition, target: FullTarget) -> Result:
 def _largest_result(
     query: Composition, quantity: str, search: Search, x: Any, value: float | None, **details: Any
 ) -> Result:
-    """Return the result of a search for the largest value; vacuous if there is none.
+    """Return the largest parameter value that meets a target, as a result.
 
-    The search ended at ``x``, where the calibrated parameter is ``value``.
+    The search ended at ``x``, where the parameter is ``value``. The outcome is vacuous if ``value`` is None or 0.
     """
     if not value:
         return _vacuous_result(query, quantity, side=Side.LOWER, **search.target.fields())
@@ -596,7 +593,7 @@ def _largest_result(
 
 
 def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
-    """Return the result of a calibration in which no value meets the target."""
+    """Return the result of a calibration for which no parameter value meets the target."""
     larger = "risk" if "risk" in fields else "epsilon or delta"
     if quantity == "steps":
         why = f"Not even one step meets this target. Use a larger {larger}, or {query.remedy}."
@@ -619,18 +616,18 @@ def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
 
 
 def classical_noise(target: FullTarget) -> float:
-    """Return the noise multiplier of the classical Gaussian mechanism.
+    """Return the noise multiplier of the classical Gaussian mechanism, at most 1e12.
 
-    The result is limited to 1e12. It is only a first guess for a search.
+    It is only a first guess for a search.
     """
     # z = sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
 
 
 def _plain_run(run: Run) -> Run:
-    """Return a Poisson-sampled run of similar cost.
+    """Return a Poisson-sampled run with an epsilon close to that of a balls-in-bins run.
 
-    A first guess of a search uses this run in place of balls-in-bins.
+    Other runs are returned unchanged. The result is only used for first guesses.
     """
     if run.allocates and run.batches is not None:
         return Run(steps=run.steps * run.batches, sampling_rate=run.batches_per_record / run.batches)
@@ -638,9 +635,9 @@ def _plain_run(run: Run) -> Run:
 
 
 def _target_deviation(target: FullTarget | RiskTarget) -> float:
-    """Return the approximate ``mu`` of a Gaussian release that meets the target.
+    """Return the approximate GDP parameter of a Gaussian release that meets the target.
 
-    ``mu`` is the sensitivity divided by the noise, and the standard deviation of the privacy loss of the release.
+    The parameter is the sensitivity divided by the standard deviation of the noise.
     """
     if isinstance(target, RiskTarget):
         return gaussian_mu_of_risk(target.value, target.fpr)
@@ -650,13 +647,13 @@ def _target_deviation(target: FullTarget | RiskTarget) -> float:
 
 
 def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
-    """Return a first guess of ``x`` from the standard deviation of the privacy loss.
+    """Return a first guess of a noise multiplier, or of the inverse of a sampling rate.
 
-    ``x`` is a noise multiplier or the inverse of a sampling rate, and ``at(x)`` are the releases of the run. At the
-    guess, the privacy loss has about the standard deviation of a Gaussian release that meets the target. The search
-    assumes that the standard deviation decreases approximately like ``1/x``. If the standard deviation is unknown, the
-    result is ``guess``.
+    At the guess, the privacy loss has about the standard deviation of a Gaussian release that meets the target. If the
+    standard deviation is unknown, the result is ``guess``. ``at(x)`` returns the releases of the run with the value
+    ``x``.
     """
+    # The search assumes that the standard deviation decreases approximately like 1/x.
     wanted = _target_deviation(target)
     x, fall, last = guess, 1.0, None
     for _ in range(MOST_GUESSES):
@@ -677,11 +674,11 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
 def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
     """Return the approximate standard deviation of the privacy loss of a run, in nats.
 
-    Balls-in-bins is replaced by Poisson sampling. A :class:`GoodEvent`, which adds the probability of a rare event to
-    the delta of a Gaussian run (C16), is replaced by this Gaussian run at half of the target delta. The result is
-    ``inf`` if the privacy loss is too large to be tabulated. It is nan if a bound has no privacy profile, or if the run
-    needs no numerical composition.
+    The result is ``inf`` if the loss is too large to be tabulated. It is nan if a bound has no privacy profile, or if
+    the run needs no numerical composition.
     """
+    # Balls-in-bins is replaced by Poisson sampling. A GoodEvent, which adds the probability of a rare event to the
+    # delta of a Gaussian run (C16), is replaced by this Gaussian run at half of the target delta.
     from privproj.composition.dominating_pairs import describe_coarsely
     from privproj.composition.good_event import GoodEvent
 
@@ -701,10 +698,10 @@ def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = N
 
 
 def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget | RiskTarget) -> int:
-    """Return a first guess of the number of steps of the last phase, from 1 to 1e8.
+    """Return about the largest number of steps of the last phase that meets the target.
 
-    The guess is approximately the largest number of steps with which the run meets the target. ``before`` are the
-    releases of the earlier phases.
+    ``before`` are the releases of the earlier phases, and ``last`` is a release of the last phase. The result is from 1
+    to 1e8, and is only a first guess for a search.
     """
     form, run = last
     profiles = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
@@ -716,11 +713,10 @@ def steps_guess(before: Releases, last: tuple[Representation, Run], target: Full
 def find_crossing_by_secants(
     excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
 ) -> tuple[float, float]:
-    """Return a number just above the zero of ``excess``, and the slope there.
+    """Return a number just above the zero of a decreasing function, and the slope there.
 
-    ``excess`` must be decreasing; it is at most 0 at the returned number. The slope is minus the derivative of
-    ``excess`` in ``ln x``. The search begins with secants in ``ln x``, and ends with :func:`find_crossing`. The search
-    needs few evaluations if ``guess`` is accurate to 10 %, and fewer if a slope ``fall`` is given.
+    ``excess`` is the function; it is at most 0 at the returned number. The slope is minus its derivative in ``ln x``. A
+    ``guess`` that is accurate to 10 %, and a first guess ``fall`` of the slope, save evaluations.
     """
     # typical slope of ln delta in ln z
     fall = 10.0 if fall is None else fall
@@ -747,10 +743,10 @@ def find_crossing_by_secants(
 
 
 def sparse_excess(phase: Phase, target: FullTarget) -> float:
-    """Return ``ln delta(eps) - ln delta`` from a coarse table of the profile.
+    """Return approximately ``ln delta(eps) - ln delta`` for a target ``(eps, delta)``.
 
-    The result only guides a search, because the coarse table is less accurate. It is ``inf`` if the phase cannot be
-    evaluated.
+    ``delta(eps)`` is the privacy profile of the phase on a coarse grid, so the result only guides a search. It is
+    ``inf`` if the phase cannot be evaluated.
     """
     try:
         # 3 values of the profile per standard deviation of the loss
@@ -762,9 +758,9 @@ def sparse_excess(phase: Phase, target: FullTarget) -> float:
 def rough_crossing(
     rough: Callable[[float], float], guess: float, low: float, high: float
 ) -> tuple[float, float | None]:
-    """Return the zero of the approximate excess ``rough``, and the slope there.
+    """Return the zero of a decreasing function to 1 %, and the slope there.
 
-    The relative accuracy of the zero is 1 %. The slope is minus the derivative in ``ln x``, or None if it is unknown.
+    The slope is minus the derivative of ``rough`` in ``ln x``, or None if it is unknown.
     """
     near = find_crossing(rough, guess, low=low, high=high, rtol=1e-2)
     if not (near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower))):
@@ -779,7 +775,7 @@ def rough_crossing(
 def _solve_sigma_at_risk(query: Composition, target: RiskTarget, search: Search) -> Result:
     """Return the smallest noise multiplier that meets an attack risk (C30).
 
-    The result has a lower bound only if the curves are exactly Gaussian.
+    The result has a lower end only if the privacy curves of the run are exactly Gaussian.
     """
     spread = gaussian_mu_of_risk(target.value, target.fpr)
     # relative accuracy for a closed form
@@ -806,5 +802,5 @@ def _solve_sigma_at_risk(query: Composition, target: RiskTarget, search: Search)
 
 
 def gaussian_mu(curve: Curve) -> float | None:
-    """Return ``mu`` if the curve is exactly a Gaussian profile, else None."""
+    """Return the GDP parameter ``mu`` of an exactly Gaussian privacy curve, else None."""
     return curve.gaussian_mu if isinstance(curve, PrivacyProfile) else None

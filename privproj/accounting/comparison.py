@@ -1,4 +1,4 @@
-"""Evaluate one query by all bounds of a mechanism, and by baselines.
+"""Evaluate one query with all bounds of a mechanism, and with baseline bounds.
 
 A baseline is a published or less specific bound, such as plain Gaussian accounting without amplification.
 """
@@ -25,10 +25,10 @@ from privproj.targets import target_from
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """One row of :func:`privproj.compare`: a bound with its result, or with the reason why it has none.
+    """A bound with its result in :func:`privproj.compare`, or why it has none.
 
     Attributes:
-        bound: The record of the bound, a :class:`privproj.mechanisms.bound.Bound`.
+        bound: The bound, with its name, status and source.
         result: The result of this bound; None if the bound does not support the query. The result has no value if the
             bound supports the query but the evaluation failed.
         reason: Why there is no value, in one sentence; empty if there is one.
@@ -49,7 +49,7 @@ class Comparison:
         return f"<{self.bound.name}: {self.reason or (self.result and self.result.one_line)}>"
 
     def as_row(self) -> dict[str, object]:
-        """Return the row as plain values under the names of its columns."""
+        """Return the bound and its result as plain values, by the names of table columns."""
         result = self.result
         if result is None:
             return {"bound": self.bound.name, "status": str(self.bound.status), "reason": self.reason}
@@ -66,7 +66,7 @@ def compare(
     epsilon: float | None = None,
     **run: Unpack[RunOptions],
 ) -> "Rows[Comparison]":
-    """Evaluate every bound of the mechanism for one query, and sort the results.
+    """Evaluate epsilon or delta with every bound of a mechanism, and sort the results.
 
     Args:
         mechanism: The mechanism with its noise multiplier, its rank and its assumptions on the data.
@@ -101,7 +101,6 @@ def compare(
 
 
 def _compare_one(phase: Phase, quantity: str, target: Any) -> Comparison:
-    """Return the row of one bound."""
     try:
         return Comparison(phase.bound, SOLVERS[quantity](composition_of_phase(phase), target))
     except PrivprojError as error:
@@ -124,7 +123,7 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:
-    """Return the sort key of a row: status, then value; no value comes last."""
+    """Return the sort key of a bound: by status, then by value; bounds without a value last."""
     if row.result is None or row.result.value is None:
         return 2, 0.0
     status = {Status.PROVED: 0, Status.CONDITIONAL: 1}.get(row.result.status, 3)
@@ -134,14 +133,10 @@ def _comparison_order(row: Comparison) -> tuple[int, float]:
 def compare_with_baselines(
     result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
 ) -> list[tuple[str, float]]:
-    """Return the values of the baselines for the query of a result.
+    """Return epsilon, delta or the noise multiplier that baseline bounds give for a query.
 
     The rows are ``(label, value)``, the least specific baseline first. Baselines without a value and the bound of the
-    result itself are omitted. If the target is a risk and the run is composed, the published bound is omitted too. It
-    would compose the run for each point of its curve, which takes 30 s in total.
-
-    The published bound of M2 needs the rank of the difference between neighboring sums. If the mechanism assumes none,
-    the largest rank that the shape allows is used.
+    result itself are omitted.
 
     Args:
         result: The result of an epsilon, delta or sigma query; other queries have no baselines.
@@ -149,6 +144,10 @@ def compare_with_baselines(
         run: The run of the query.
         dp_sgd_noise: The noise multiplier that DP-SGD needs for the same target, if it is known.
     """
+    # If the target is a risk and the run is composed, the published bound is omitted. It would compose the run for each
+    # point of its curve, which takes 30 s in total.
+    # The published bound of M2 needs the rank of the difference between neighboring sums. If the mechanism assumes
+    # none, the largest rank that the shape allows is used.
     if result.quantity not in SOLVERS:
         return []
     setting: Any = mechanism
@@ -177,7 +176,7 @@ def compare_with_baselines(
 
 
 def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
-    """Return the baselines of a run with their names, least specific first."""
+    """Return the baseline bounds for a mechanism and a run, least specific first."""
     unsampled = run["sampling_rate"] == 1.0 and not scheme_of(run["sampling"]).picks_batches
     single = unsampled and run["steps"] == 1
     fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}

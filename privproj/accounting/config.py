@@ -1,6 +1,7 @@
-"""Build queries from the keys and values of a file or of a script: mechanism, bound, run and target.
+"""Build and evaluate queries from named values in a file or a script.
 
-Every key is checked: it must be known, unique, of the right type and consistent with the other keys.
+The values describe the mechanism, the bound, the run and the target. Every name must be known and given once, and every
+value must have the right type.
 """
 
 import math
@@ -68,7 +69,9 @@ KINDS: dict[str, Kind] = {
 
 
 def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
-    """Return an entry of a file with underscores instead of hyphens in its keys.
+    """Return a table of a file with hyphens in its keys replaced by underscores.
+
+    ``where`` names the table in error messages.
 
     Raises:
         InvalidParameterError: The entry is not a table, or has a key in both spellings.
@@ -85,10 +88,10 @@ def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
 
 
 def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
-    """Return the class of the mechanism that an entry of a file names.
+    """Return the mechanism class that the key ``mechanism`` of a table in a file names.
 
     Raises:
-        InvalidParameterError: The entry has no mechanism, or an unknown one.
+        InvalidParameterError: The table names no mechanism, or an unknown one.
         UnsupportedError: The name is a published method whose privacy claim is refuted.
     """
     if "mechanism" not in entry:
@@ -98,10 +101,10 @@ def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
 
 
 def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, Kind]:
-    """Return the keys that an entry of a file may have, with their types.
+    """Return the allowed keys for a query in a file, with the type of each value.
 
-    The keys are the parameters of the mechanism, of the run and of the target of ``query``, except the parameter that
-    ``query`` calibrates. ``others`` are further keys.
+    The keys are the parameters of the mechanism, of the run and of the target of ``query``, without the parameter that
+    ``query`` computes. ``others`` are further allowed keys.
     """
     of_mechanism = {declared.key or name: declared.kind for name, declared in parameters_of(mechanism).items()}
     plain = (*RUN_PARAMETERS, *(target_names(query) if query else ()), *others)
@@ -110,7 +113,7 @@ def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = ""
 
 
 def check_type(name: str, value: Any, kind: Kind) -> Any:
-    """Return the value unchanged if it has the type ``kind``.
+    """Return the value of the parameter ``name`` unchanged if it has the type ``kind``.
 
     Raises:
         InvalidParameterError: The value has another type, or contains control characters.
@@ -125,12 +128,11 @@ def check_type(name: str, value: Any, kind: Kind) -> Any:
 
 
 def _cut(value: Any) -> Any:
-    """Return the value for a message, truncated if it is long."""
     return str(value)[:80] if isinstance(value, str | list | Mapping) else value
 
 
 def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-    """Check that all keys of an entry are known and have values of the right type.
+    """Check that a table of a file has known keys, with values of the right type.
 
     Raises:
         InvalidParameterError: A key is unknown, or a value has the wrong type.
@@ -142,9 +144,9 @@ def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
 
 
 def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
-    """Check the keys of an entry of a file, and return the quantity that it queries.
+    """Check the keys of a query in a file, and return the name of the quantity to compute.
 
-    The quantity is epsilon by default. ``others`` are further keys that the entry may have.
+    The quantity is epsilon by default. ``others`` are further allowed keys.
 
     Raises:
         InvalidParameterError: The quantity or a key is unknown, or a value has the wrong type.
@@ -159,18 +161,24 @@ def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
 
 
 def mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, RunOptions]:
-    """Return mechanism, name of the bound and run of an entry with checked keys."""
+    """Return the mechanism, the name of the bound, and the run of a query in a file.
+
+    The keys of ``entry`` must have been checked by :func:`check_entry`.
+    """
     kind, run = mechanism_type_of(entry), run_from(entry, query)
     return kind(**parameters_from(kind, entry)), entry.get("bound"), run
 
 
 def composition_from(entry: Mapping[str, Any], query: str = "") -> Composition:
-    """Return the query of an entry with checked keys."""
+    """Return the mechanism and run of a query in a file, ready for evaluation.
+
+    The keys of ``entry`` must have been checked by :func:`check_entry`.
+    """
     return composition_of(*mechanism_bound_and_run(entry, query))
 
 
 def evaluate_entry(query: str, entry: Mapping[str, Any]) -> Result:
-    """Return the result of an entry with checked keys.
+    """Evaluate a query of a file, whose keys must have been checked.
 
     The result has no lower bound, because files do not store it.
     """
@@ -195,7 +203,7 @@ RECIPROCALS = {"mu": "noise_multiplier", "nu": "gamma"}  # reciprocals of parame
 
 
 def evaluate(quantity: str, **parameters: object) -> Result:
-    """Evaluate ``mechanism.bound.quantity`` by its dotted name, for scripts.
+    """Evaluate a query by its dotted name ``mechanism.bound.quantity``.
 
     Args:
         quantity: A dotted name, for instance ``m2.rank-free.delta``. Four names have special parameters. ``sketch.rdp``
@@ -238,7 +246,9 @@ def evaluate(quantity: str, **parameters: object) -> Result:
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
-    """Build a mechanism from parameters, which may have the names in the papers.
+    """Build a mechanism from parameters, which may have the names used in papers.
+
+    ``quantity`` and ``others``, the names of further parameters, only occur in error messages.
 
     Raises:
         InvalidParameterError: A parameter is unknown, or given under two names.
@@ -281,10 +291,11 @@ def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
 
 
 def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
-    """Evaluate ``wishart.early.epsilon`` or ``.delta`` at ``t``, ``eta`` and ``R``.
+    """Evaluate the Wishart bound ``early`` at given ``t``, ``eta`` and ``R``.
 
-    These values are the free parameters of the bound ``early`` (C11): ``t`` is a threshold, ``eta`` its margin and
-    ``R`` a bound on a norm.
+    The bound (C11) holds for outputs whose inner products with both neighboring vectors exceed the threshold ``t``, and
+    whose norm is at most ``R`` (both scaled by the degrees of freedom). ``t + eta`` is a second threshold, for the
+    probability of all other outputs.
     """
     from privproj.mechanisms.wishart.early import SPECTRAL_CONSTANT, early_bound_at
 
@@ -301,9 +312,9 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
 
 
 def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
-    """Evaluate ``wishart.preprocess.gain``: a lower bound on the gain.
+    """Return a lower bound of the increase of a cosine by preprocessing.
 
-    The gain is the increase of the cosine of neighboring vectors by preprocessing. The bound fails with probability at
+    The cosine is that of the angle between the vectors of neighboring datasets. The bound fails with probability at
     most ``beta``, which must be added to delta.
     """
     from privproj.mechanisms.wishart.alignment import preprocessing_gain
@@ -332,10 +343,10 @@ EXAMPLE_NAME = "for example m2.rank-free.delta"  # of a quantity
 
 
 def _split_name(quantity: str) -> tuple[str, str, str]:
-    """Return the three parts of a name ``mechanism.bound.quantity``.
+    """Return the mechanism, bound and quantity of a dotted name.
 
     Raises:
-        InvalidParameterError: The name has another form, or the quantity is unknown.
+        InvalidParameterError: The name is not ``mechanism.bound.quantity``, or the quantity is unknown.
     """
     parts = tuple(quantity.split("."))
     if len(parts) != 3 or parts[2] not in QUERIES:

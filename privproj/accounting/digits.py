@@ -1,4 +1,4 @@
-"""Evaluate a query in mpmath, to any number of digits (:mod:`privproj.reference`)."""
+"""Compute epsilon or delta in mpmath, to any number of digits."""
 
 import math
 from dataclasses import MISSING, fields, replace
@@ -24,10 +24,10 @@ LEAST_VALUE = 1e-290  # deltas below this are compared as logarithms
 
 
 def reference_value(query: Composition, target: Target | EpsilonTarget, digits: int | None = None) -> Any:
-    """Return epsilon or delta of a query in mpmath, as an ``mpf``.
+    """Return the epsilon or delta of a run in mpmath, as an ``mpf``.
 
     Args:
-        query: The query, of one phase.
+        query: The mechanism, bound and run, as a composition of one phase.
         target: A target delta, at which epsilon is computed, or a target epsilon, at which delta is computed.
         digits: The number of decimal digits to which evaluations at two working precisions must agree; None for the
             default of the bound.
@@ -73,7 +73,6 @@ def reference_value(query: Composition, target: Target | EpsilonTarget, digits: 
 
 
 def _argument_of(target: Target | EpsilonTarget) -> Any:
-    """Return the target epsilon or delta, as an ``mpf`` if the logarithm of delta was given."""
     import mpmath as mp
 
     if isinstance(target, EpsilonTarget):
@@ -82,9 +81,9 @@ def _argument_of(target: Target | EpsilonTarget) -> Any:
 
 
 def with_digits(result: Result, digits: float) -> Result:
-    """Return a result with its value in mpmath, to many digits.
+    """Return a result of epsilon or delta with many more digits, computed in mpmath.
 
-    ``numerics["mpmath"]`` of the new result has the digits. The result must be one of epsilon or delta.
+    The entry ``numerics["mpmath"]`` of the new result has the digits.
 
     Args:
         result: A result with its query, as :func:`privproj.epsilon` and :func:`privproj.delta` return it.
@@ -107,7 +106,7 @@ def with_digits(result: Result, digits: float) -> Result:
 
 
 def difference(result: Result, value: Any) -> str:
-    """Return how a result differs from its value in mpmath, as text.
+    """Return a text that states how a result differs from its value in mpmath.
 
     The text is empty if the result is on the safe side and the relative difference is at most :data:`CLOSE`. Deltas
     below 1e-290 are compared by their logarithms.
@@ -136,10 +135,10 @@ def difference(result: Result, value: Any) -> str:
 
 
 def noise_difference(query: Composition, target: FullTarget | RiskTarget, noise: float) -> str:
-    """Return how a noise multiplier differs from the smallest one in mpmath, as text.
+    """Return a text that states how a noise multiplier differs from the smallest valid one.
 
-    The text is empty if the noise multiplier meets the target and one that is smaller by a relative :data:`CLOSE_NOISE`
-    does not.
+    The check uses mpmath. The text is empty if the noise multiplier meets the target and one that is smaller by a
+    relative :data:`CLOSE_NOISE` does not.
 
     Raises:
         UnsupportedError: There is no reference for this query, or the target is an attack risk.

@@ -1,18 +1,17 @@
-"""Gaussian differential privacy (GDP): a single ``mu`` that bounds the whole privacy curve of a run.
+"""Bound the whole privacy curve of a run by Gaussian differential privacy (GDP).
 
-``G_mu(eps)`` is the privacy profile of two Gaussians with standard deviation 1 at distance ``mu``, and ``G_mu(a)``
-their trade-off function. The privacy profile ``H`` of the run is evaluated at some epsilons. Elsewhere it is only known
-to be convex in ``t = e^eps`` and decreasing. So the lower convex hull of these points, a polygon, is above ``H``.
-``mu`` is chosen such that ``G_mu`` is above every edge of the polygon.
+``G_mu(eps)`` is the privacy profile of two unit Gaussians at distance ``mu``. The profile ``H(eps)`` of the run is
+evaluated at some epsilons. Because ``H`` is convex and decreasing in ``t = e^eps``, the polygon through these points is
+above ``H``. ``mu`` is chosen such that ``G_mu`` is above every edge of the polygon.
 
 At very small deltas, such as 1e-30, a sampled run is hardly better than a run on the whole dataset, and ``mu`` would be
 large. Therefore a slack ``d0`` is allowed, and the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Let
-``f(a)`` be the smallest false negative rate of any attack at the false positive rate ``a``, and ``Phi`` the normal
-distribution function. Then (C30)
+``f(a)`` be the smallest false negative rate of any attack at the false positive rate ``a``, let ``g_mu(a)`` be the same
+rate for the two Gaussians, and let ``Phi`` be the normal distribution function. Then (C30)
 
     delta(eps) <= max(G_mu(eps), d0)    at every epsilon,
-    f(a) >= G_mu(a) - d0                at every false positive rate a,
-    f(a) >= G_mu(a)                     wherever a and G_mu(a) are at least a0 = Phi(-mu/2 - E/mu).
+    f(a) >= g_mu(a) - d0                at every false positive rate a,
+    f(a) >= g_mu(a)                     wherever a and g_mu(a) are at least a0 = Phi(-mu/2 - E/mu).
 """
 
 import math
@@ -93,12 +92,12 @@ def gdp_mu(
 
 
 def require_no_options(bound: str | None, options: Mapping[str, Any], what: str) -> None:
-    """Raise an error if a bound or run options are given together with a schedule.
+    """Raise an error if a bound or run options are given together with a multi-phase run.
 
     Args:
         bound: The name of the bound, or None.
         options: The run options by name; None counts as omitted.
-        what: The schedule as a noun phrase, for the error message.
+        what: A noun phrase for the run, for the error message.
 
     Raises:
         InvalidParameterError: A bound or an option is given.
@@ -110,7 +109,10 @@ def require_no_options(bound: str | None, options: Mapping[str, Any], what: str)
 
 @query_of("gdp_mu")
 def solve_gdp_mu(query: Composition, target: Target) -> Result:
-    """Return the result of :func:`privproj.gdp_mu` for a parsed query (C30)."""
+    """Return the smallest ``mu`` found such that the run is ``mu``-GDP (C30).
+
+    ``target`` is the delta below which GDP need not hold.
+    """
     curve = query.curve()
     exact_mu = gaussian_mu(curve)
     if exact_mu is not None:
@@ -145,13 +147,13 @@ EDGE_ROUNDING = 1e-14
 
 @dataclass(frozen=True)
 class _GaussianFit:
-    """The ``mu`` that bounds the curve of a run, with its accuracy (C30).
+    """A Gaussian privacy profile that bounds the privacy curve of a run (C30).
 
     Attributes:
-        mu: The ``mu``; ``inf`` if none was found.
-        least_rate: The rate ``a0``; error rates that are at least ``a0`` need no slack.
+        mu: The distance of the two unit Gaussians with this profile; ``inf`` if none was found.
+        least_rate: The error rate from which on the trade-off functions satisfy the bound without slack.
         regret: An upper bound on how loose ``mu`` is. For any prior, the success probabilities of the best attacks
-            against ``G_mu`` and against the curve differ by at most the regret.
+            against the two Gaussians and against the run differ by at most the regret.
         points: The number of epsilons at which the curve was evaluated.
     """
 
@@ -162,14 +164,14 @@ class _GaussianFit:
 
 
 def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
-    """Return the smallest ``mu`` found that bounds a privacy curve, rounded up (C30).
+    """Return the GDP parameter ``mu`` of a Gaussian profile above a privacy curve (C30).
 
     With the slack ``d0`` it satisfies ``delta(eps) <= max(G_mu(eps), d0)`` for all ``eps >= 0``, where ``G_mu`` is the
-    privacy profile of two Gaussians at distance ``mu``. The result is valid if the curve is. ``mu`` is ``inf`` if the
+    privacy profile of two unit Gaussians at distance ``mu``. ``mu`` is nearly the smallest one; it is ``inf`` if the
     curve does not reach ``d0``.
 
     Args:
-        curve: The privacy curve of the run.
+        curve: The privacy curve of the run; the result is valid if the curve is.
         slack: The slack ``d0`` as a target delta. None means no slack; then the curve must be 0 above some epsilon.
     """
     last, least = _end_of(curve, slack)
@@ -213,19 +215,18 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
 
 
 def _falls(log_delta: float, next_log_delta: float) -> bool:
-    """Return whether bisecting an edge of the polygon could improve the fit.
+    """Return whether delta or ``1 - delta`` changes noticeably between two epsilons.
 
-    The arguments are ``ln delta`` at both ends of the edge. The result is True if delta or ``1 - delta`` changes by
-    more than 1e-3 nats along the edge.
+    The arguments are ``ln delta`` at the two epsilons.
     """
     # 1e-3 nats; an edge along which delta and 1 - delta change less is not bisected.
     return max(log_delta - next_log_delta, log1m_exp(next_log_delta) - log1m_exp(log_delta)) > 1e-3
 
 
 def _end_of(curve: Curve, slack: Target | None) -> tuple[float, float]:
-    """Return the last epsilon to evaluate, and a bound on ``ln delta`` there.
+    """Return the last epsilon at which the curve is evaluated, and ``ln delta`` there.
 
-    The epsilon is ``inf`` if the curve reaches neither 0 nor the slack.
+    ``ln delta`` is rounded up. The epsilon is the one at which the curve reaches 0 or the slack, or ``inf``.
     """
     if isinstance(curve, PrivacyProfile):
         last = read_epsilon(curve, delta_target(None, LEAST_LOG10_DELTA)).upper
@@ -238,18 +239,15 @@ _Point = tuple[float, float]  # an epsilon in nats, and the log of an upper boun
 
 
 def _read(curve: Curve, eps: float) -> float:
-    """Return an upper bound of ``ln delta`` at ``eps``; 0 if the curve has none."""
+    """Return an upper bound of ``ln delta(eps)``; 0 if the curve cannot be evaluated."""
     with suppress(PrivprojError):
         return min(0.0, curve.log_delta(eps).upper)
     return 0.0
 
 
 def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
-    """Return the decreasing edges of the lower convex hull of the points.
-
-    The hull is taken of ``(e^eps, delta)``. With rounding, the result may have other edges. These edges are valid too,
-    because the profile is convex.
-    """
+    """Return the decreasing edges of the lower convex hull of the points ``(e^eps, delta)``."""
+    # With rounding, the result may have other edges. They are valid too, because the profile is convex.
     hull: list[_Point] = []
     for point in points:
         if hull and hull[-1][1] <= point[1]:
@@ -261,10 +259,7 @@ def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
 
 
 def _log_rate(low: _Point, high: _Point) -> float:
-    """Return ``ln a`` for the slope ``-a`` of an edge.
-
-    The slope is the derivative of delta in ``t = e^eps``. ``a`` decreases from one edge of :func:`_edges` to the next.
-    """
+    """Return ``ln a``, where ``-a`` is the slope of delta in ``e^eps`` between two points."""
     (eps, log_delta), (next_eps, next_log_delta) = low, high
     # ln((H_1 - H_2) / (t_2 - t_1))
     fall = -math.expm1(next_log_delta - log_delta)
@@ -272,19 +267,19 @@ def _log_rate(low: _Point, high: _Point) -> float:
 
 
 def _log_slope(eps: float, mu: float) -> float:
-    """Return ``ln a`` for the slope ``-a`` of ``G_mu`` at this epsilon.
+    """Return ``ln a``, where ``-a`` is the slope in ``e^eps`` of a Gaussian privacy profile.
 
-    ``G_mu`` is the privacy profile of two unit Gaussians at distance ``mu``, and its slope is the derivative in
-    ``t = e^eps``. The error is within the margin of C20 for closed forms.
+    The profile is that of two unit Gaussians at distance ``mu``. The error is within the margin of C20.
     """
     # -dG/dt = Phi(-mu/2 - eps/mu)
     return _log_tail(0.5 * mu + eps / mu)
 
 
 def _edge_mu(low: _Point, high: _Point, at_ends: float) -> float:
-    """Return a ``mu`` for which ``G_mu`` is above an edge of the polygon (C30).
+    """Return a ``mu`` for which a Gaussian privacy profile is above an edge (C30).
 
-    ``at_ends`` is a ``mu`` for which ``G_mu`` is above both ends of the edge.
+    The edge joins the points ``low`` and ``high`` in the plane of ``e^eps`` and delta. The Gaussian profile is that of
+    two unit Gaussians at distance ``mu``. For ``mu = at_ends`` the profile is above both ends of the edge.
     """
     log_rate = _log_rate(low, high)
     if at_ends == math.inf:
@@ -307,19 +302,18 @@ def _edge_mu(low: _Point, high: _Point, at_ends: float) -> float:
 
 
 def _log_tail(x: float) -> float:
-    """Return ``ln(1 - Phi(x))`` for ``x >= -8``.
+    """Return the log of the upper tail of the normal distribution at ``x >= -8``.
 
-    ``Phi`` is the normal distribution function. The error is within the margin of C20: a relative 1e-12 of the
-    probability, and 4e-15 per nat of its logarithm.
+    The error is within the margin of C20.
     """
     return log_normal_density(x) + math.log(mills(x))
 
 
 def _quantile(log_tail: float, *, up: bool) -> float:
-    """Return a bound on the ``x`` at which the normal upper tail is ``e^log_tail``.
+    """Return the normal quantile ``x`` with a given log of the upper tail, rounded.
 
-    The tail at the result is at most ``e^log_tail`` if ``up`` is True, and at least ``e^log_tail`` if it is False. In
-    the second case the result is ``-inf`` if ``e^log_tail`` is too close to 1.
+    The upper tail at ``x`` is at most ``e^log_tail`` if ``up`` is True, and at least ``e^log_tail`` otherwise. In the
+    second case the result is ``-inf`` if ``e^log_tail`` is too close to 1.
     """
     from scipy.special import ndtri_exp
 
@@ -338,17 +332,20 @@ def _quantile(log_tail: float, *, up: bool) -> float:
 
 
 def _mu_above(eps: float, log_delta: float) -> float:
-    """Return a ``mu`` with ``G_mu(eps) > e^log_delta``; ``inf`` if there is none."""
+    """Return a ``mu`` whose Gaussian privacy profile is above ``e^log_delta`` at ``eps``.
+
+    The profile is that of two unit Gaussians at distance ``mu``. The result is ``inf`` if there is none.
+    """
     aim = log_delta + outward_margin(log_delta, 0.0, 0.0)
     noise = find_noise(eps, aim).lower
     return next_up(1.0 / noise) if noise > 0.0 else math.inf
 
 
 def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
-    """Return an upper bound of ``(G_mu - H)/(1 + t)`` on each edge.
+    """Return how far a Gaussian profile can be above the run's profile on each edge (C30).
 
-    ``H`` is any convex, decreasing profile through the points, and ``t = e^eps``. The largest gap bounds the regret of
-    :class:`_GaussianFit` (C30).
+    The value for an edge is an upper bound of ``(G_mu - H)/(1 + e^eps)``. ``G_mu`` is the privacy profile of two unit
+    Gaussians at distance ``mu``, and ``H`` is any convex, decreasing profile through the ends of the edges.
     """
     gaps = []
     for i, ((eps, log_delta), (next_eps, next_log_delta)) in enumerate(edges):
@@ -361,7 +358,7 @@ def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
 
 
 def _gap(eps: float, mu: float, delta: float) -> float:
-    """Return ``(G_mu(eps) - delta) / (1 + e^eps)`` for :func:`_gaps`.
+    """Return ``(G_mu(eps) - delta) / (1 + e^eps)``.
 
     ``G_mu`` is the privacy profile of two unit Gaussians at distance ``mu``.
     """

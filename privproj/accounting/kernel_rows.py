@@ -1,10 +1,10 @@
 """List the bounds that array queries evaluate by compiled kernels.
 
-A kernel is a compiled function of an epsilon (or a log delta) and a row, the tuple of the other parameters. A row
-function takes a mechanism and a ratio ``mu`` of sensitivity to noise. The row function returns the kernels and the row,
-or None if no kernel supports the parameters. If ``mu`` is an array, entries of the row are arrays. All fields of a
-result except its values must be independent of the noise, because many rows share one result.
+A kernel is a compiled function of an epsilon (or a log delta) and of a row: the tuple of all other parameters. Each
+function of this module takes a mechanism and ``mu``, the ratio of sensitivity to noise. It returns the kernels and the
+row, or None if no kernel supports the parameters. If ``mu`` is an array, so are the entries of the row.
 """
+# All fields of a result except its values must be independent of the noise, because many rows share one result.
 
 from collections.abc import Callable
 from functools import partial
@@ -23,11 +23,12 @@ def _gaussian_row(mechanism: Any, mu: Any) -> "KernelRow":
 
 
 def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | None":
-    """Return the compiled kernels of M2 and their row, or None.
+    """Return compiled functions for delta and epsilon of M2, and their parameters, or None.
 
-    No kernel supports layers of several shapes or the noisy count of adaptive clipping. ``any_rank`` is 1 for the bound
-    that holds for any rank of the difference between neighboring sums, and 0 for the bound for rank one.
+    ``any_rank`` is 1 for the bound that holds for any rank of the difference between neighboring sums, and 0 for the
+    bound for rank one.
     """
+    # No kernel supports layers of several shapes or the noisy count of adaptive clipping.
     from privproj.distributions.beta_gamma_kernels import BETA_GAMMA_KERNELS
 
     if mechanism.unprojected:
@@ -38,9 +39,10 @@ def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | No
 
 
 def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "KernelRow | None":
-    """Return the compiled kernels of a Beta-tail bound and their row, or None.
+    """Return compiled functions for delta and epsilon of a Beta-tail bound, with parameters.
 
-    ``sharp`` selects the bound ``beta-tail-sharp`` instead of ``beta-tail`` (C16).
+    The result is None if the mechanism is not supported. ``sharp`` selects the bound ``beta-tail-sharp`` instead of
+    ``beta-tail`` (C16).
     """
     from privproj.mechanisms.m2.beta_tail import BETA_TAIL_KERNELS, beta_tail_row
 
@@ -69,8 +71,9 @@ _ROWS: dict[tuple[str, str], Callable[[Any, Any], "KernelRow | None"]] = {
 
 
 def row_function(bound: Bound) -> Callable[[Any, Any], "KernelRow | None"] | None:
-    """Return the function that makes the kernels and the row of a bound, or None.
+    """Return a function that selects the compiled functions for a bound, or None.
 
-    The result is None if no compiled kernel evaluates the bound.
+    The returned function takes a mechanism and its ratio of sensitivity to noise. It returns compiled functions for
+    delta and epsilon, and their parameters. The result is None if no compiled function evaluates the bound.
     """
     return _ROWS.get(bound.key)

@@ -1,9 +1,9 @@
 """Compute lower bounds of the true epsilon or delta of a run.
 
-A lower bound is the exact value for one pair of neighboring datasets (C28). In this pair, one record changes the query
-in the same way in every release, and all other records contribute nothing. The output distributions of this pair are
-known, so the lower end of their composition is a proved lower bound. For shuffled batches another pair is used (C27,
-:mod:`privproj.accounting.shuffling`). This module also evaluates a run with other sampling schemes, for comparison.
+A lower bound is the exact value for one pair of neighboring datasets (C28). In this pair, one record changes the sum of
+gradients in the same way in every release, and all other records contribute nothing. The output distributions of this
+pair are known, so their composition gives a proved lower bound. For shuffled batches another pair is used (C27). This
+module also evaluates a run with other sampling schemes, for comparison.
 """
 
 import math
@@ -47,7 +47,7 @@ QUANTITIES = ("epsilon", "delta", "sigma")  # quantities whose results have a lo
 
 
 def lower_bound(result: Result) -> LowerBound | None:
-    """Return a lower bound of the true value for the query of a result (C27, C28).
+    """Return a lower bound of the true epsilon, delta or advantage of a run (C27, C28).
 
     No valid accounting of the same releases gives a smaller value, if the adversary observes the random projections.
     The lower bound has one of these quantities:
@@ -84,11 +84,11 @@ def lower_bound(result: Result) -> LowerBound | None:
 
 
 def with_details(result: Result) -> Result:
-    """Return a result with a lower bound and values for other sampling schemes.
+    """Add a lower bound, and values for other sampling schemes, to a result.
 
-    The values for other sampling schemes are computed for shuffled batches only. A warning is added if the gap between
-    the value and the lower bound is large. Each detail takes the time of a separate query. A result without a query is
-    returned unchanged.
+    The values for other sampling schemes are computed for shuffled batches only. A warning is added if the value is far
+    above the lower bound. Each addition takes as long as a separate query. A result without a query is returned
+    unchanged.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.accounting.lower_bounds import with_details
@@ -113,7 +113,7 @@ def with_details(result: Result) -> Result:
 
 
 def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
-    """Return the largest lower bound found for a result; None if there is none."""
+    """Return the largest lower bound found for an epsilon, delta or advantage, or None."""
     quantity = "advantage" if result.risk else "log10_delta" if result.quantity == "delta" else "epsilon"
     best, chosen = -math.inf, 0
     for choice, allowed in enumerate(_choices(phases)):
@@ -134,9 +134,10 @@ def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
 
 
 def _end_of(curve: Curve, quantity: str, result: Result) -> float:
-    """Return a quantity for the curve of one pair of datasets, rounded down.
+    """Return epsilon, ``log10_delta`` or the advantage of a curve, rounded down.
 
-    The quantity is epsilon, ``log10_delta`` or the advantage.
+    The curve is the privacy curve of one pair of neighboring datasets. ``quantity`` names the returned quantity. The
+    target is that of ``result``.
     """
     if quantity == "advantage":
         return math.exp(curve.log_delta(0.0).lower) * (1.0 - 1e-15)
@@ -150,7 +151,7 @@ def _end_of(curve: Curve, quantity: str, result: Result) -> float:
 
 
 def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
-    """Return why an upper bound is far above its lower bound, as text.
+    """Return a text that states why the upper bound is far above the lower bound.
 
     The text is empty if no reason is known.
     """
@@ -163,12 +164,12 @@ def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
 
 
 def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
-    """Yield the profiles and runs to compose, for one choice of differences at a time.
+    """Yield runs of one pair of neighboring datasets, as privacy profiles with their runs.
 
-    A choice takes one difference between neighboring sums for each phase (:meth:`Phase.worst_differences`). A phase
-    without a known difference is omitted, which only decreases the lower bound. A phase with fewer differences than
-    another one uses its last difference again.
+    Each pair fixes one difference between neighboring sums for each phase. Phases without a known difference are
+    omitted, which only decreases the lower bound.
     """
+    # A phase with fewer differences than another one uses its last difference again.
     from privproj.composition.balls_in_bins import tested_epochs
 
     # on the default grid, not on that of the query
@@ -181,10 +182,10 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 
 
 def attains_pair(phase: Phase) -> bool:
-    """Return whether C28 proves a lower bound for the run of a phase.
+    """Return whether a lower bound is proved for the run of a phase (C28).
 
     There is no proof for a fixed projection, for truncated batches, or if no dataset attains the bound of the sampling
-    scheme. There is none either for a group of records that are not sampled independently.
+    scheme. Nor is there one for the records of a user if they are not sampled independently.
     """
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
@@ -195,10 +196,10 @@ def attains_pair(phase: Phase) -> bool:
 
 
 def _ratio(result: Result, least: float) -> float:
-    """Return the ratio of an epsilon, delta or advantage to its lower bound.
+    """Return the ratio of the value of a result to its lower bound ``least``.
 
-    ``least`` is the lower bound of an epsilon or an advantage, or the decimal logarithm of the lower bound of a delta.
-    The result is ``inf`` if the lower bound is not positive.
+    The value is an epsilon, a delta or an advantage. For a delta, ``least`` is a decimal logarithm. The result is
+    ``inf`` if the lower bound is not positive.
     """
     if result.quantity == "delta":
         assert result.log10_delta is not None
@@ -208,15 +209,15 @@ def _ratio(result: Result, least: float) -> float:
 
 
 def with_alternatives(query: Composition, result: Result, solve: Callable[[Composition], Result]) -> Result:
-    """Return a result for shuffled batches with its values for other sampling schemes.
+    """Add values for balls-in-bins and Poisson sampling to a result for shuffled batches.
 
-    One value is for balls-in-bins. The other value is for Poisson sampling, and is not valid for shuffled batches.
-    Values that cannot be computed are omitted, and results for other batches are returned unchanged.
+    The value for Poisson sampling is not valid for shuffled batches. Values that cannot be computed are omitted.
+    Results for other batches are returned unchanged.
 
     Args:
-        query: The query of the result.
+        query: The mechanism and run of the result.
         result: The result.
-        solve: Evaluates another query at the target of the result.
+        solve: Evaluates another mechanism and run at the target of the result.
     """
     shuffled = [phase.run for phase in query.phases if phase.run.scheme.is_shuffled]
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):

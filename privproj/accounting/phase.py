@@ -1,6 +1,6 @@
-"""Define a phase of a run: one mechanism, its run and its bound.
+"""Define a phase of a run, with checks that its bound is valid.
 
-A phase checks that its bound is valid for its mechanism and run.
+A phase is one mechanism, its steps and sampling, and the bound that accounts for both.
 """
 
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ CACHED_REPRESENTATIONS = 8  # number of cached representations, for searches ove
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a run: a mechanism, its run, and the bound that accounts for both.
+    """One phase of a run: a mechanism, its steps and sampling, and a bound.
 
-    :func:`privproj.schedule.phase_of` makes one from a mechanism.
+    :func:`privproj.schedule.phase_of` makes a phase from a mechanism.
 
     Attributes:
         mechanism: The mechanism.
         run: The number of releases, and how each samples its batch.
-        bound: The record of the bound, a :class:`privproj.mechanisms.bound.Bound`.
+        bound: The bound that accounts for the mechanism and the run.
         allow_refuted: True to evaluate a refuted bound; its value is then marked as not being a guarantee.
         name: The name of the phase in results and messages; empty for a query about this phase alone.
         planned: True if the phase has not happened yet.
@@ -67,18 +67,15 @@ class Phase:
 
     @property
     def place(self) -> str:
-        """The name of the phase in an error message: ``phase NAME``.
+        """The name of the phase in an error message, with the prefix ``phase``.
 
-        A name that begins with ``phase``, such as ``phase 1``, is not changed.
+        The prefix is omitted if the name begins with it, such as ``phase 1``.
         """
         return self.name if self.name == "phase" or self.name.startswith("phase ") else f"phase {self.name}"
 
     @property
     def description(self) -> dict[str, str | None]:
-        """The names of mechanism, sampling scheme, relation and bound.
-
-        The names are for the attributes of :class:`UnsupportedError`.
-        """
+        """The mechanism, sampling, relation and bound, for an :class:`UnsupportedError`."""
         run = self.run
         return {
             "mechanism": self.mechanism.name,
@@ -88,7 +85,7 @@ class Phase:
         }
 
     def check(self) -> None:
-        """Raise an error unless the bound is valid for this phase."""
+        """Raise an error unless the bound is valid for the mechanism and the run of this phase."""
         try:
             self._check()
         except UnsupportedError as error:
@@ -141,9 +138,10 @@ class Phase:
             )
 
     def _check_free_parameters(self) -> None:
-        """Raise an error if the bound does not use the ``split`` or ``tau`` of the run.
+        """Raise an error if the run sets a parameter that the bound does not have.
 
-        ``split`` is the division of delta between two events, and ``tau`` the threshold of the Beta-tail bound.
+        The parameters are ``split``, how delta is divided between two events, and ``tau``, the threshold of the
+        Beta-tail bound.
         """
         bound, split, tau = self.bound, self.run.split, self.run.tau
         if split is not None and "split" not in bound.supports:
@@ -156,7 +154,7 @@ class Phase:
             raise InvalidParameterError("tau", tau, "omitted if group_size is above 1")
 
     def _advice_without_poisson(self) -> str:
-        """Return advice for a mechanism that does not support batches of varying size."""
+        """Return advice for a mechanism that does not support Poisson sampling."""
         # The parameters of the mechanism may be incomplete here; other checks report that.
         with suppress(PrivprojError):
             holds = NeighboringRelation.REPLACE in self.bound.relations
@@ -168,7 +166,7 @@ class Phase:
         )
 
     def check_count(self) -> None:
-        """Raise an error unless the bound covers the count of adaptive clipping (C31).
+        """Raise an error unless the bound covers the noisy count of adaptive clipping (C31).
 
         Raises:
             UnsupportedError: The bound does not cover the count, or clipping is per layer.
@@ -189,15 +187,15 @@ class Phase:
 
     @property
     def reuses_projection(self) -> bool:
-        """True if all releases share a projection although the bound needs fresh ones."""
+        """True if all releases share one projection, but the bound needs fresh projections."""
         is_fixed = bool(getattr(self.mechanism, "fixed_projection", False))
         return is_fixed and "fixed-projection" not in self.bound.supports
 
     @property
     def is_attained(self) -> bool:
-        """True if the bound of one release is exact, also for a user with several records.
+        """True if two neighboring datasets attain the bound of one release.
 
-        Two datasets that differ in the records of one user then attain the bound.
+        For user-level privacy, the datasets differ in all records of one user.
         """
         is_about_them = self.run.group_size == 1 or self.bound.of_group == "same"
         return is_about_them and self.bound.is_exact(self.mechanism)
@@ -205,12 +203,12 @@ class Phase:
     def release(self) -> tuple[Representation, Run]:
         """Return the bound of one release, and the run over which it is composed.
 
-        The bound is a privacy profile, or another :data:`Representation` such as a Renyi curve. The bound accounts for
-        the neighboring relation, and for all records of a group. For a group in sampled batches the profile may also
-        include the sampling of a step, and the returned run is then unsampled (C37).
+        The bound is a privacy profile or, for instance, a Renyi curve. It accounts for the neighboring relation and for
+        all records of a user. For users with several records in sampled batches, it may also include the sampling of a
+        step; the returned run is then unsampled (C37).
 
         Raises:
-            UnsupportedError: The bound does not support groups of records.
+            UnsupportedError: The bound does not support users with several records.
         """
         self.check()
         if self.run.group_size > 1:
@@ -222,15 +220,15 @@ class Phase:
         return self._at_tau(_represent(self.bound, mechanism, several=self.run.group_size > 1)), run
 
     def _at_tau(self, form: Representation) -> Representation:
-        """Return the bound at the ``tau`` of the run; unchanged if the run has none."""
+        """Return the bound at the threshold ``tau`` of the run, if the run sets it."""
         free = form.free if self.run.tau is not None and isinstance(form, PrivacyProfile) else None
         return form if free is None or self.run.tau is None else free.at(self.run.tau)
 
     def check_group(self) -> None:
-        """Raise an error unless a group of records of one user is supported.
+        """Raise an error unless the bound supports users with several records.
 
         Raises:
-            UnsupportedError: The bound covers one record only, or not a group under this sampling scheme.
+            UnsupportedError: The bound covers one record only, or not several records under this sampling scheme.
         """
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
         if bound.of_group is None:
@@ -242,17 +240,15 @@ class Phase:
 
     @property
     def _adds_shifts(self) -> bool:
-        """True if the noise is Gaussian and a record's position determines its batch.
-
-        In this case the epsilon of a user is largest if all records of the user are in one batch (C37).
-        """
+        """True if the noise is Gaussian and a record's position determines its batch."""
+        # In this case the epsilon of a user is largest if all records of the user are in one batch (C37).
         form = _represent(self.bound, self.mechanism) if self.run.scheme.in_positions else None
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
 
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
-        """Return the profile of a sampled step for a group, and the run without sampling.
+        """Return the profile of a sampled step for a user, and an unsampled run (C37).
 
-        The profile includes the sampling (C37).
+        The run is unsampled because the profile includes the sampling.
         """
         if form.excess is not None or not form.can_be_subsampled:
             raise UnsupportedError(
@@ -264,10 +260,10 @@ class Phase:
         return _group_step(self.bound, self.mechanism, run.sampling_rate, run.group_size, fixed), self._whole_run
 
     def truncated_release(self) -> tuple[PrivacyProfile, Run] | None:
-        """Return the profile of a step with truncated batches, and its run (C26).
+        """Return the profile of a step with truncated batches, and an unsampled run (C26).
 
-        The profile includes the sampling of the step. The result is None if no theorem covers the truncation of a step.
-        Without a maximum batch size, the result is that of :meth:`profile`.
+        The run is unsampled because the profile includes the sampling. The result is None if no theorem covers the
+        truncation of a step. Without a maximum batch size, the result is that of :meth:`profile`.
         """
         if self.run.max_batch_size is None:
             return self.profile()
@@ -284,14 +280,15 @@ class Phase:
 
     @property
     def _whole_run(self) -> Run:
-        """The run without sampling, for a profile that includes the sampling of a step."""
+        """The same run without sampling, for a profile that includes the sampling of a step."""
         unsampled: Any = {"sampling_rate": 1.0, "sampling": None, "max_batch_size": None, "dataset_size": None}
         return replace(self.run, group_size=1, **unsampled)
 
     def guess(self) -> tuple[Representation, Run]:
-        """Return the result of :meth:`release`, for the first guess of a search.
+        """Return a bound of one release and its run, for the first guess of a search.
 
-        If the bound does not support the group of records, a single record is used.
+        The result is that of :meth:`release`. If the bound does not support users with several records, the result is
+        for one record.
         """
         try:
             return self.release()
@@ -299,10 +296,10 @@ class Phase:
             return self.with_run(group_size=1).release()
 
     def for_relation(self) -> tuple[Mechanism, Run]:
-        """Return mechanism and run for the neighboring relation and the group size.
+        """Return an equivalent mechanism and run that protect one record.
 
-        The mechanism has the sensitivity of the whole group under the relation. The run has group size 1 and the rate
-        at which a step samples any record of the group (C17).
+        The mechanism has the sensitivity of all records of a user under the neighboring relation. The run has the rate
+        at which a step samples any of these records (C17).
         """
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
@@ -315,11 +312,10 @@ class Phase:
         return mechanism, run
 
     def worst_differences(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
-        """Return privacy profiles for lower bounds, and the run to compose them over.
+        """Return privacy profiles for lower bounds, and the run to compose them over (C28).
 
-        Each profile is that of one release for one difference between neighboring sums, which the assumptions must
-        allow (C28). There may be none. For a group in sampled batches, the profile assumes that the records of the
-        group are copies of one record. The sensitivity for this record must not be random.
+        Each profile is that of one release for one difference between neighboring sums that the assumptions allow.
+        There may be none. For a user with several records in sampled batches, the records are copies of one record.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run
@@ -338,7 +334,7 @@ class Phase:
         return self.bound.worst_differences(mechanism), run
 
     def profile(self) -> tuple[PrivacyProfile, Run]:
-        """Return the privacy profile of one release, and the run for a joint composition.
+        """Return the privacy profile of one release, and the run over which it is composed.
 
         Raises:
             InvalidParameterError: A parameter is missing or out of range.
@@ -356,12 +352,10 @@ class Phase:
         return form, run
 
     def curve(self, resolution: float | None = None) -> Curve:
-        """Return the privacy curve of the phase.
-
-        The result is the bound of one release, composed over the run.
+        """Return the privacy curve of the phase, composed over all its releases.
 
         ``resolution`` is the number of evaluations of a profile per standard deviation of the privacy loss; None means
-        the default of the profile. A smaller number is faster and less accurate; use it only to guide a search.
+        the default. A smaller number is faster and less accurate; use it only to guide a search.
         """
         form, run = self.release()
         if resolution is not None and isinstance(form, PrivacyProfile):
@@ -378,7 +372,7 @@ class Phase:
         return with_truncation(curve, [self])
 
     def as_dict(self) -> dict[str, object]:
-        """Return the phase as an entry of a run file."""
+        """Return the phase as plain names and values, as a run file stores it."""
         parameters = {"layer" if key == "layers" else key: value for key, value in self.mechanism.parameters().items()}
         run = {**self.run.parameters(), "split": self.run.split, "tau": self.run.tau}.items()
         options = {key: value for key, value in run if value is not None and OMITTED.get(key) != value}
@@ -386,16 +380,16 @@ class Phase:
         return {"name": self.name, "mechanism": self.mechanism.name, **parameters, "bound": self.bound.name, **options}
 
     def with_mechanism(self, **changes: object) -> "Phase":
-        """Return the phase with these parameters of its mechanism changed."""
+        """Return the phase with some parameters of its mechanism changed."""
         return replace(self, mechanism=replace(self.mechanism, **changes))  # pyright: ignore[reportArgumentType]
 
     def with_run(self, **changes: object) -> "Phase":
-        """Return the phase with these parameters of its run changed."""
+        """Return the phase with some options of its run changed."""
         return replace(self, run=replace(self.run, **changes))  # pyright: ignore[reportArgumentType]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The warnings that every result of this phase states."""
+        """The warnings of the mechanism and the run for every result of this phase."""
         notes, rank = (*self.mechanism.notes(), *self.run.notes), getattr(self.mechanism, "change_rank", None) or 1
         if rank > 1 and DataAssumption.DIFFERENCE_RANK.at(k=1) in self.bound.assumptions(self.mechanism):
             notes += (
@@ -406,7 +400,7 @@ class Phase:
 
     @property
     def data_assumptions(self) -> tuple[str, ...]:
-        """The assumptions on the data; empty for a bound that holds for all data."""
+        """The assumptions of the bound on the data; empty if it holds for all data."""
         of_bound = tuple(assumption.text for assumption in self.bound.assumptions(self.mechanism))
         if self.run.group_size == 1:
             return of_bound
@@ -416,7 +410,7 @@ class Phase:
 
     @property
     def mechanism_requirements(self) -> tuple[str, ...]:
-        """The requirements of the bound on one release of the mechanism."""
+        """The requirements on how the program computes one release."""
         requirements = (*self.bound.requirements(type(self.mechanism)), *self.mechanism.clipping_requirements)
         # Bounds that also hold for dependent projections of the layers do not require independent ones (C6).
         if self.mechanism.projects_apart and not {"fixed-projection", "shared-projection"} & set(self.bound.supports):
@@ -425,7 +419,7 @@ class Phase:
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements on the run."""
+        """The requirements on how the program runs: batches, projections and schedule."""
         run, bound, mechanism = self.run, self.bound, self.mechanism
         requirements: list[str] = [run.scheme.requirements] if run.scheme.requirements else []
         if run.public_size and run.relation is NeighboringRelation.ADD_REMOVE:
@@ -448,10 +442,9 @@ class Phase:
 
     @property
     def status(self) -> Status:
-        """The status of the bound at these parameters.
+        """The status of the bound, such as proved, conditional or refuted.
 
-        A guarantee is conditional if it has an assumption on the data, and proved otherwise. A group size above 1 is
-        such an assumption.
+        A proved bound is conditional if it needs an assumption on the data, or if users have several records.
         """
         if not self.bound.guarantees(self.mechanism):
             return self.bound.status
@@ -459,23 +452,19 @@ class Phase:
         return Status.CONDITIONAL if has_assumptions else Status.PROVED
 
     def side(self, curve: Curve) -> Side:
-        """Return whether values of the curve are exact or upper bounds.
-
-        Values are exact if the mechanism attains the bound and the curve is a closed form. For shuffled batches they
-        are upper bounds, because amplification by shuffling is not counted. For a user whose records are in several
-        batches of a partition they are upper bounds too.
-        """
+        """Return whether the values of a privacy curve of this phase are exact or upper bounds."""
+        # Values are exact if the mechanism attains the bound and the curve is a closed form. For shuffled batches they
+        # are upper bounds, because amplification by shuffling is not counted. For a user whose records are in several
+        # batches of a partition they are upper bounds too: a batch may be smaller than a group.
         run = self.run
-        # A batch may be smaller than a group.
         hides = run.scheme.is_shuffled or (run.scheme.in_positions and run.group_size > 1)
         return Side.EXACT if self.is_attained and not hides and not numerics_of(curve) else Side.UPPER
 
 
 def with_truncation(curve: Curve, phases: Sequence[Phase]) -> Curve:
-    """Return the joint curve of phases, including the truncation of batches (C26).
+    """Return the privacy curve of several phases, including truncated batches (C26).
 
-    ``curve`` is the joint curve without truncation. If no phase has a maximum batch size, ``curve`` is returned
-    unchanged.
+    ``curve`` is the curve without truncation. It is returned unchanged if no phase has a maximum batch size.
     """
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve
@@ -510,10 +499,9 @@ def check_mechanism(mechanism: object) -> None:
 
 
 def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, name: str = "") -> Phase:
-    """Return the phase of a mechanism with a bound and a run.
+    """Return the phase of a run from a mechanism, a bound and run options.
 
-    If the run has no neighboring relation, it gets the default of the bound (:attr:`Bound.default_relation`), or
-    otherwise the default of the sampling scheme.
+    Without a neighboring relation, the run gets the default relation of the bound, or otherwise of the sampling scheme.
 
     Args:
         mechanism: The mechanism.
@@ -540,9 +528,9 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
 
 @lru_cache(maxsize=CACHED_REPRESENTATIONS)
 def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> Representation:
-    """Return the bound of one release, cached.
+    """Return the privacy profile, Renyi curve or other form of a bound of one release.
 
-    With ``several`` it is the bound for several records of one user.
+    With ``several``, the bound is for several records of one user.
     """
     # If neighboring datasets can differ in one vector only, differences have rank one for groups too.
     if several and callable(bound.of_group) and getattr(mechanism, "largest_rank", None) != 1:
@@ -554,10 +542,9 @@ def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> 
 def _group_step(
     bound: Bound, mechanism: Mechanism, rate: float, size: int, fixed: tuple[int, int] | None
 ) -> PrivacyProfile:
-    """Return the profile of a sampled step for ``size`` records of a user (C37).
+    """Return the privacy profile of a sampled step for ``size`` records of one user (C37).
 
-    ``fixed`` is the pair of dataset size and batch size for fixed-size sampling. None means Poisson sampling at
-    ``rate``. The profile is cached.
+    ``fixed`` is the dataset size and the batch size for batches of fixed size. None means Poisson sampling at ``rate``.
     """
     from privproj.composition.group_privacy import fixed_size_weights, group_step, poisson_weights
 
@@ -572,12 +559,12 @@ def _group_step(
 
 
 def numerics_of(curve: Curve) -> dict[str, object]:
-    """Return how a curve was computed, as names and values; empty for a closed form."""
+    """Return how a privacy curve was composed, as names and values; empty for a closed form."""
     return dict(getattr(curve, "numerics", {}))
 
 
 def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
-    """Return the bounds that hold for a fixed projection, as text for a message."""
+    """Return a sentence that names the bounds that hold for a fixed projection."""
     names = [bound.name for bound in bounds_of(type(mechanism)) if "fixed-projection" in bound.supports]
     allowed = " or ".join(f"bound={name}" for name in names)
     return f"For a fixed projection, pass {allowed}" if names else "No bound supports a fixed projection here"

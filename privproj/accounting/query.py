@@ -1,4 +1,4 @@
-"""Compose the phases of a run, and compute the epsilon or the delta of the whole run."""
+"""Compute epsilon or delta of a whole run, which may have several phases."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -59,10 +59,10 @@ TAIL_GAP = (
 
 @dataclass(frozen=True)
 class Composition:
-    """The composition of one or more phases, each a mechanism with its releases.
+    """A training run of one or more phases, each a mechanism with its steps and sampling.
 
-    Every result is about the whole run. The phases are composed; their epsilons are not added up. All phases have the
-    same neighboring relation and group size.
+    Every result is about the whole run: the phases are composed, and their epsilons are not added up. All phases have
+    the same neighboring relation and group size.
 
     Args:
         phases: The phases in their order, at least one. A single phase without a name is reported as its mechanism.
@@ -114,32 +114,32 @@ class Composition:
 
     @property
     def is_plain(self) -> bool:
-        """True for a single phase without a name, which is reported as its mechanism."""
+        """True for a single phase without a name."""
         return len(self.phases) == 1 and not self.phases[0].name
 
     @property
     def only(self) -> Phase:
-        """The only phase of a composition of one phase."""
+        """The only phase, of a run with one phase."""
         (phase,) = self.phases
         return phase
 
     def with_mechanism(self, **changes: object) -> "Composition":
-        """Return a copy whose only phase has a mechanism with these parameters changed."""
+        """Return a copy with some parameters of the mechanism changed, for a run with one phase."""
         return replace(self, phases=(self.only.with_mechanism(**changes),))
 
     def with_run(self, **changes: object) -> "Composition":
-        """Return a copy in which the run of each phase has these parameters changed."""
+        """Return a copy with some run options of every phase changed."""
         return replace(self, phases=tuple(phase.with_run(**changes) for phase in self.phases))
 
     def check(self) -> None:
-        """Raise an error unless the bound of each phase is valid for the phase."""
+        """Raise an error unless the bound of every phase is valid for its mechanism and run."""
         for phase in self.phases:
             phase.check()
 
     # --- the curve ------------------------------------------------------------------------------------
 
     def merged(self) -> list[Phase]:
-        """Return the phases after merging phases that differ only in their number of steps."""
+        """Return the phases, merging those that differ only in their number of steps."""
         if len(self.phases) == 1:
             return [*self.phases]
         merged: dict[Phase, list[Phase]] = {}
@@ -150,38 +150,34 @@ class Composition:
 
     @property
     def grid_step(self) -> float | None:
-        """The step of the discretization grid in nats; None if privproj chooses it."""
+        """The step of the grid of privacy losses in nats; None if privproj chooses it."""
         if self.discretization is None and len(self.phases) == 1:
             return self.phases[0].run.discretization
         return self.discretization
 
     @property
     def accountant(self) -> Any:
-        """The external accountant of the phases, such as that of dp-accounting.
-
-        The value is None if privproj composes all phases.
-        """
+        """The external accountant of the run, such as dp-accounting; None for privproj."""
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
     def by_one_accountant(self) -> "Composition":
-        """Return the composition with bounds that its external accountant can compose.
+        """Return a copy with bounds that the external accountant of the run can compose.
 
-        The composition is returned unchanged if it has no external accountant.
+        A run without an external accountant is returned unchanged.
         """
         accountant = self.accountant
         return replace(self, phases=accountant.accounted(self.phases)) if accountant else self
 
     def curve(self) -> Curve:
-        """Return the joint privacy curve of all phases.
-
-        One phase is composed by its bound. Several phases are composed on one discretization grid. For users with
-        several records, the result is the smaller one of this curve and of group privacy applied to the curve of one
-        record (C37).
+        """Return the privacy curve of the whole run.
 
         Raises:
             InvalidParameterError: A parameter of a phase is missing or out of range.
             UnsupportedError: A phase is not supported, or has no privacy profile although there are several phases.
         """
+        # One phase is composed by its bound, and several phases on one discretization grid. For users with several
+        # records, the result is the smaller one of this curve and of group privacy applied to the curve of one record
+        # (C37).
         if accountant := self.accountant:
             phases = self.merged()
             return with_truncation(accountant.curve(phases, self.discretization), phases)
@@ -208,27 +204,25 @@ class Composition:
     # --- fields of results ----------------------------------------------------------------------------
 
     def side(self, curve: Curve) -> Side:
-        """Return whether values read from the curve are exact or upper bounds.
-
-        Values for several phases are upper bounds. Phases that differ only in their number of steps count as one phase.
-        """
+        """Return whether values read from a privacy curve of this run are exact or upper bounds."""
+        # Values for several phases are upper bounds. Phases that differ only in their number of steps count as one.
         phases = self.phases if self.is_plain else self.merged()
         return phases[0].side(curve) if len(phases) == 1 else Side.UPPER
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The warnings that every result of this composition states, without repetitions."""
+        """The warnings of all phases for every result of this run."""
         return unique(note for phase in self.phases for note in phase.notes)
 
     @property
     def remedy(self) -> str:
-        """Advice that decreases the epsilon of the phases, as text for a message."""
+        """A text that states how to decrease the epsilon of the run."""
         caps = ("a larger max_batch_size" for phase in self.phases if phase.run.max_batch_size is not None)
         return " or ".join(unique((*(phase.mechanism.remedy for phase in self.phases), *caps)))
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements on the runs of the phases and on their order."""
+        """The requirements on how the program runs the phases, and on their order."""
         if self.is_plain:
             return (*self.requirements, *self.phases[0].run_requirements)
         # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
@@ -238,7 +232,10 @@ class Composition:
         return unique((*self.requirements, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
-        """Return the fields of a result that describe the query: mechanism, run, bound and source."""
+        """Return the fields of a result that do not depend on its value.
+
+        They describe the mechanism, the run, the bound and its source.
+        """
         phases, run_requirements = self.phases, self.run_requirements
         requirements = unique(text for phase in phases for text in phase.mechanism_requirements)
         run = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
@@ -290,9 +287,7 @@ class Composition:
         return evaluate_delta(self.by_one_accountant(), epsilon_target(epsilon))
 
     def risk(self, *, advantage: float | None = None, tpr: float | None = None, fpr: float | None = None) -> Result:
-        """Return an upper bound of the risk of any attack on the whole run.
-
-        The result also states the target, for comparison.
+        """Return an upper bound of the advantage or true positive rate of any attack on the run.
 
         Args:
             advantage: The target advantage, above 0 and below 1.
@@ -300,7 +295,8 @@ class Composition:
             fpr: The false positive rate, above 0 and below ``tpr``.
 
         Returns:
-            A result whose ``value`` is the advantage or the true positive rate, rounded up.
+            A result whose ``value`` is the advantage or the true positive rate, rounded up. The result also states the
+            target, for comparison.
 
         Raises:
             InvalidParameterError: A value is outside its domain, or both or no target is given.
@@ -315,7 +311,7 @@ class Composition:
         return build_result(self, quantity, value, curve=curve, outcome=outcome, **target.fields())
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
-        """Return whether the run meets the target ``(epsilon, delta)`` (C24).
+        """Return whether the whole run meets the target ``(epsilon, delta)`` (C24).
 
         Both epsilon at the target delta and delta at the target epsilon are evaluated.
 
@@ -333,13 +329,13 @@ class Composition:
         return meets(self.curve(), full_target(epsilon, delta, None, zero=True))
 
     def scaled(self, factor: float) -> "Composition":
-        """Return the composition with every noise multiplier scaled by one factor.
+        """Return the run with every noise multiplier scaled by one factor.
 
         Args:
             factor: The factor, above 0.
 
         Returns:
-            The scaled composition.
+            The scaled run.
 
         Raises:
             InvalidParameterError: A phase has no noise multiplier, or the product is outside its range.
@@ -350,10 +346,10 @@ class Composition:
     # --- data -------------------------------------------------------------------------------------------
 
     def __add__(self, other: "Composition | Phase") -> "Composition":
-        """Return the composition of this run followed by another run or phase.
+        """Return this run followed by another run or phase.
 
-        A phase that has the name and all parameters of an earlier phase is merged with it, so that a loop may add each
-        step separately. A planned phase is merged with the last phase only, so that planned phases keep their order.
+        A phase that repeats the name and parameters of an earlier one is merged with it, so that a loop may add each
+        step separately. A planned phase is merged with the last phase only.
         """
         phases = list(self.phases)
         for phase in (other,) if isinstance(other, Phase) else other.phases:
@@ -366,20 +362,20 @@ class Composition:
         return replace(self, phases=tuple(phases))
 
     def __mul__(self, times: int) -> "Composition":
-        """Return the composition with ``times`` times as many steps in every phase."""
+        """Return the run with ``times`` times as many steps in every phase."""
         count = integer("times", times, "an integer >= 1", 1, 10**9)
         if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
             raise UnsupportedError("a run that uses another accountant or a fixed projection cannot be repeated")
         return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
 
     def as_dict(self) -> dict[str, object]:
-        """Return the data of a run file (:func:`privproj.schedule.from_data` reads them)."""
+        """Return the run as plain names and values, as a run file stores it."""
         shared: dict[str, object] = {} if self.discretization is None else {"discretization": self.discretization}
         return {**shared, "phase": [phase.as_dict() for phase in self.phases]}
 
     @property
     def done(self) -> "Composition":
-        """The composition of the completed phases, which are not marked as planned.
+        """The completed phases as a run; planned phases are omitted.
 
         Raises:
             InvalidParameterError: All phases are planned.
@@ -388,14 +384,14 @@ class Composition:
 
     @property
     def done_phases(self) -> tuple[Phase, ...]:
-        """The completed phases, which are not marked as planned; there may be none."""
+        """The completed phases; planned phases are omitted."""
         return tuple(phase for phase in self.phases if not phase.planned)
 
 
 def _continues(before: Phase, phase: Phase) -> bool:
-    """Return whether two phases can be merged, because they differ only in their number of steps.
+    """Return whether a phase equals an earlier one except for its number of steps.
 
-    Phases of another accountant, or with a fixed projection, cannot be merged.
+    The result is False for phases of an external accountant or with a fixed projection.
     """
     # Two phases with a fixed projection have two different projections.
     if before.accountant is not None or vars(before.mechanism).get("fixed_projection"):
@@ -424,9 +420,9 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
 
 
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
-    """Return the run of several phases as plain values.
+    """Return the common options of the runs of several phases, as plain values.
 
-    The result has no sampling scheme and no rate, because they may differ between the phases.
+    The result has no sampling scheme and no rate, because these may differ between phases.
     """
     shared = phases[0].run.parameters() if phases else {}
     run = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}
@@ -440,7 +436,7 @@ def unique(items: Iterable[str]) -> tuple[str, ...]:
 
 
 def composition_of(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Composition:
-    """Return the composition of one phase without a name.
+    """Return a run with one phase, which has no name.
 
     ``bound`` is the name of a bound of the mechanism, or None for the default.
     """
@@ -448,7 +444,7 @@ def composition_of(mechanism: Mechanism, bound: str | None, run: RunOptions) -> 
 
 
 def composition_of_phase(phase: Phase) -> Composition:
-    """Return the composition of one phase, whose name and mark as planned are removed."""
+    """Return a run with one phase, whose name and mark as planned are removed."""
     return Composition((replace(phase, name="", planned=False),))
 
 
@@ -463,17 +459,17 @@ def build_result(
     curve: Curve | None = None,
     **fields: Any,
 ) -> Result:
-    """Build the result of a query; every result of the package is built here.
+    """Build the :class:`privproj.Result` of a query.
 
     The status of the result is the weakest status of a phase. A value of a refuted bound has side none and outcome
     unsupported. A value whose rounding errors are measured, not proved, is conditional.
 
     Args:
-        query: The composition that was evaluated.
+        query: The run that was evaluated.
         quantity: The name of the quantity.
         value: The value; None if there is none.
-        interval: An enclosure of the exact value; None if the value is an upper end without a lower one.
-        curve: The curve from which the value was read, for the numerics of the result; None for no numerics.
+        interval: An enclosure of the exact value; None if only an upper end is known.
+        curve: The privacy curve from which the value was read, for the numerics of the result; None for no numerics.
         **fields: Other fields of :class:`privproj.Result`.
     """
     phases = query.phases
@@ -520,10 +516,10 @@ def build_result(
 
 
 def query_of(quantity: str) -> Callable[[Solver], Solver]:
-    """Return a decorator that adds a result to the errors of a query.
+    """Return a decorator that attaches a result without a value to errors.
 
     The decorator is for a function ``solve(query, target)``. If the function raises a :class:`QueryError`, the error
-    gets a result without a value, which describes the query.
+    gets a result that describes the query.
     """
 
     def decorate(solve: Solver) -> Solver:
@@ -555,7 +551,7 @@ def epsilon(
     bound: str | None = None,
     **run: Unpack[RunOptions],
 ) -> Result:
-    """Return the smallest epsilon that the bound proves at a delta, rounded up.
+    """Return the smallest epsilon that a bound proves at a delta, rounded up.
 
     Args:
         mechanism: The mechanism with its noise multiplier, its rank and its assumptions on the data.
@@ -582,16 +578,13 @@ def epsilon(
 
 
 def evaluate_epsilon(query: Composition, target: Target) -> Result:
-    """Return the result of :func:`privproj.epsilon`, together with its query.
-
-    :func:`privproj.accounting.lower_bounds.with_details` computes more from the query.
-    """
+    """Return the epsilon of a run at a target delta, as a result with its query."""
     return replace(solve_epsilon(query, target), query=query, target=target)
 
 
 @query_of("epsilon")
 def solve_epsilon(query: Composition, target: Target) -> Result:
-    """Return the epsilon of a composition at a target delta, as a result without its query."""
+    """Return the epsilon of a run at a target delta, as a result without its query."""
     curve = resolved_at(query.curve(), target.log_delta)
     interval = read_epsilon(curve, target)
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
@@ -620,7 +613,7 @@ def solve_epsilon(query: Composition, target: Target) -> Result:
 
 @arguments_by_name("delta(mechanism, epsilon=1.0)")
 def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
-    """Return the smallest delta that the bound proves at an epsilon, rounded up.
+    """Return the smallest delta that a bound proves at an epsilon, rounded up.
 
     Args:
         mechanism: The mechanism with its noise multiplier, its rank and its assumptions on the data.
@@ -646,16 +639,13 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
 
 
 def evaluate_delta(query: Composition, target: EpsilonTarget) -> Result:
-    """Return the result of :func:`privproj.delta`, together with its query.
-
-    :func:`privproj.accounting.lower_bounds.with_details` computes more from the query.
-    """
+    """Return the delta of a run at a target epsilon, as a result with its query."""
     return replace(solve_delta(query, target), query=query, target=target)
 
 
 @query_of("delta")
 def solve_delta(query: Composition, target: EpsilonTarget) -> Result:
-    """Return the delta of a composition at a target epsilon, as a result without its query."""
+    """Return the delta of a run at a target epsilon, as a result without its query."""
     curve, epsilon = query.curve(), target.epsilon
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):

@@ -1,4 +1,4 @@
-"""Find the Renyi curve of a phase, for Renyi accountants and privacy filters."""
+"""Find the Renyi DP curve of a mechanism and its run, for Renyi accountants."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from privproj.profiles.rdp import BestCurve, RenyiCurve
 
 
 def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
-    """Return the Renyi curve of a phase, and the phase with the bound of this curve.
+    """Return the Renyi DP curve of a phase, and the phase with the bound of this curve.
 
     If the bound of the phase has no Renyi curve, the Renyi bound of the mechanism replaces it.
 

@@ -1,7 +1,6 @@
-"""Build and plan runs of several phases.
+"""Build and plan training runs of several phases.
 
-The functions build phases, calibrate the noise of all phases, compute how many releases a budget allows, and plan
-DP-SFT.
+The functions calibrate the noise of all phases, compute how many releases a privacy budget allows, and plan DP-SFT.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ __all__ = ["Composition", "Phase", "Remaining", "calibrate_noise", "dp_sft", "mo
 
 @dataclass(frozen=True)
 class Remaining:
-    """The number of further releases of one phase that a budget allows.
+    """How many more releases of one phase a privacy budget allows.
 
     The budget is first spent on all earlier phases.
 
@@ -48,7 +47,7 @@ class Remaining:
 
 
 def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None, **run: Any) -> Phase:
-    """Return a phase of a composition, from a mechanism and the options of a run.
+    """Return a phase of a run, from a mechanism and run options.
 
     Args:
         mechanism: The mechanism of the phase, with its noise multiplier and its rank.
@@ -79,13 +78,13 @@ def calibrate_noise(
     tpr: float | None = None,
     fpr: float | None = None,
 ) -> Composition:
-    """Return the composition with its noise scaled to meet a target.
+    """Return the run with all noise multipliers scaled by one factor to meet a target.
 
-    All noise multipliers are multiplied by one factor, the smallest that meets the target. The target is
-    ``(epsilon, delta)`` or an attack risk, as for :func:`privproj.sigma`.
+    The factor is the smallest one that meets the target. The target is ``(epsilon, delta)`` or an attack risk, as for
+    :func:`privproj.sigma`.
 
     Args:
-        run: The composition of the phases.
+        run: The run, as a composition of phases.
         epsilon: The target epsilon, above 0 and at most 1e9.
         delta: The target delta, above 0 and below 1.
         advantage: In place of epsilon and delta: the largest difference of true and false positive rate of any attack.
@@ -93,7 +92,7 @@ def calibrate_noise(
         fpr: The false positive rate, above 0 and below ``tpr``.
 
     Returns:
-        The scaled composition, whose epsilon at ``delta`` is at most ``epsilon``, or whose risk is at most the target.
+        The scaled run, whose epsilon at ``delta`` is at most ``epsilon``, or whose risk is at most the target.
 
     Raises:
         InvalidParameterError: A value is outside its domain, two targets are given, or a phase has no noise
@@ -112,7 +111,7 @@ def calibrate_noise(
 
 
 def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, after: tuple[Phase, ...] = ()) -> int:
-    """Return how many more releases of one phase a budget allows.
+    """Return how many more releases of one phase a privacy budget allows.
 
     Args:
         run: The composition of the phases. The budget is first spent on the completed phases. Planned phases are
@@ -140,10 +139,10 @@ def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, 
 
 
 def remaining(run: Composition, *, epsilon: float, delta: float) -> list[Remaining]:
-    """Return how many releases of each planned phase fit into a budget.
+    """Return how many releases of each planned phase fit into a privacy budget.
 
-    The budget of a planned phase is what remains after the completed phases and the earlier planned phases. If no phase
-    is planned, the result is the number of further releases like those of the last phase.
+    The completed phases and the earlier planned phases are first subtracted from the budget. If no phase is planned,
+    the result is the number of further releases of the last phase.
 
     Args:
         run: The composition of the phases.

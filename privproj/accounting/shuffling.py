@@ -1,12 +1,12 @@
-"""Compute a proved lower bound of epsilon or delta for shuffled batches of fixed size (C27).
+"""Compute lower bounds of epsilon and delta for shuffled batches of fixed size (C27).
 
-In each of ``E`` epochs the data are shuffled and split into ``t`` batches. The gradient of one record has the clipping
-norm as its norm. The gradient of every other record has the same norm and the opposite direction. So the sum of every
-batch without this record is known up to the noise. The sum of the batch with the record is shifted by ``a R`` standard
-deviations of the noise, or by ``b R`` in the neighboring dataset: ``(a, b) = (2, 1)`` under zero-out, ``(1, 0)`` under
-replace. Here ``R^2`` is the squared sensitivity of a unit direction, in units of the noise. For Gaussian noise ``R =
-1/z``, where ``z`` is the noise multiplier. For a projection that the adversary observes ``R`` is random, but known to
-the adversary.
+A lower bound is the success of one attack on one pair of neighboring datasets. In each of ``E`` epochs the data are
+shuffled and split into ``t`` batches. The gradient of one record has the clipping norm as its norm. The gradient of
+every other record has the same norm and the opposite direction. So the sum of every batch without this record is known
+up to the noise. The sum of the batch with the record is shifted by ``a R`` standard deviations of the noise, or by
+``b R`` in the neighboring dataset: ``(a, b) = (2, 1)`` under zero-out, ``(1, 0)`` under replace. Here ``R^2`` is the
+squared sensitivity of a unit direction, in units of the noise. For Gaussian noise ``R = 1/z``, where ``z`` is the noise
+multiplier. For a projection that the adversary observes ``R`` is random, but known to the adversary.
 
 The adversary marks a batch if its shift, in standard deviations of the noise, exceeds ``w/R + (a+b) R/2``. Here ``w``
 is a threshold for the log likelihood ratio. The adversary marks an epoch if one of its batches is marked. An epoch is
@@ -19,8 +19,6 @@ marked with the probability ``A`` with the record and ``B`` in the neighboring d
 if at least ``k`` epochs are marked. So for every ``w >= 0`` and ``k``
 
     delta(eps) >= P[Bin(E, A) >= k] - e^eps P[Bin(E, B) >= k].
-
-No upper bound can be smaller.
 """
 
 import math
@@ -59,10 +57,7 @@ CELLS = 24  # cells per standard deviation of a random shift; every number of ce
 
 
 class _ShiftCell(NamedTuple):
-    """An interval of ``R``, with log bounds of its probability.
-
-    ``R^2`` is the squared sensitivity of a unit direction, in units of the noise.
-    """
+    """An interval of the ratio of sensitivity to noise, with log bounds of its probability."""
 
     low: float
     high: float
@@ -71,18 +66,18 @@ class _ShiftCell(NamedTuple):
 
 
 def fixed_shift(noise_multiplier: float) -> tuple[_ShiftCell, ...]:
-    """Return the distribution of ``R`` for Gaussian noise: one cell at ``1/z``.
+    """Return the distribution of the ratio of sensitivity to noise for Gaussian noise.
 
-    ``z`` is the noise multiplier, and ``R`` is the sensitivity of a unit direction, in units of the noise.
+    The ratio is constant, so the result is a single interval.
     """
     return (_ShiftCell(1.0 / noise_multiplier, 1.0 / noise_multiplier, 0.0, 0.0),)
 
 
 def random_shift(distribution: ScaledBeta) -> tuple[_ShiftCell, ...]:
-    """Return the distribution of ``R`` for a projection that the adversary observes.
+    """Return the distribution of the ratio of sensitivity to noise for a random projection.
 
-    ``distribution`` is the distribution of ``R^2``, the squared sensitivity of a unit direction in units of the noise.
-    Each batch must have a fresh projection.
+    ``distribution`` is the distribution of the squared ratio. The adversary observes the projection, and each batch has
+    a fresh one.
     """
     # first and last cell, in standard deviations from the middle
     first, last = -5, 8
@@ -102,9 +97,9 @@ def random_shift(distribution: ScaledBeta) -> tuple[_ShiftCell, ...]:
 
 @dataclass(frozen=True)
 class ShuffledEpochs:
-    """Epochs of shuffled batches with Gaussian noise, and lower bounds for them (C27).
+    """Lower bounds of epsilon and delta for epochs of shuffled batches (C27).
 
-    The module docstring defines the symbols ``R``, ``t`` and ``E``.
+    They are the result of one attack on a pair of neighboring datasets. The noise is Gaussian.
     """
 
     cells: tuple[_ShiftCell, ...]  # distribution of ``R``, the sensitivity of a unit direction over the noise
@@ -143,9 +138,10 @@ class ShuffledEpochs:
         return log_delta - LOWER_MARGIN * (1.0 + abs(log_delta)) if log_delta > -math.inf else log_delta
 
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
-        """Return the largest ``value`` found for thresholds ``w`` up to about ``reach``.
+        """Return the largest ``value`` of the attack, over several of its thresholds.
 
-        ``value`` is called with the two log probabilities of :meth:`_log_tails`.
+        The thresholds of the log likelihood ratio are at most about ``reach``. ``value`` is a function of the two
+        log-probabilities of :meth:`_log_tails`.
         """
         last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
@@ -157,11 +153,10 @@ class ShuffledEpochs:
         return -minimize(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _log_tails(self, w: float) -> Iterator[tuple[float, float]]:
-        """Yield bounds of the log-probabilities that at least ``k`` epochs are marked.
+        """Yield log-probabilities that the attack marks at least ``k`` epochs.
 
-        The bounds are yielded for several ``k``. The first is ``ln P[Bin(E, A) >= k]`` (with the record), rounded down.
-        The second is ``ln P[Bin(E, B) >= k]`` (neighboring dataset), rounded up. ``E``, ``A``, ``B`` and the threshold
-        ``w`` are those of the module docstring.
+        Several ``k`` are tried. An epoch is marked if a log likelihood ratio exceeds ``w``. The first probability is
+        for the dataset with the record, rounded down. The second one is for the neighboring dataset, rounded up.
         """
         right, wrong = self.log_looks_so(w)
         if self.epochs == 1:
@@ -177,9 +172,10 @@ class ShuffledEpochs:
             yield max(above, log1m_exp(fewer)), log_binomial_tail(seen, unlikely, k).upper
 
     def log_looks_so(self, w: float) -> tuple[float, float]:
-        """Return ``ln A`` rounded down and ``ln B`` rounded up, at a threshold ``w >= 0``.
+        """Return two log-probabilities that the attack marks an epoch.
 
-        ``A`` and ``B`` are the probabilities that an epoch is marked; see the module docstring.
+        The attack marks an epoch if a log likelihood ratio exceeds the threshold ``w >= 0``. The first probability is
+        for the dataset with the record, rounded down. The second one is for the neighboring dataset, rounded up.
         """
         # (a + b)/2 for (a, b) = (1, 0) or (2, 1)
         mean = 0.5 if self.relation is NeighboringRelation.REPLACE else 1.5
@@ -194,10 +190,10 @@ class ShuffledEpochs:
         return widen_outward(_log_any(right), 1e-13).lower, widen_outward(_log_any(wrong), 1e-13).upper
 
     def _log_tail_at_least(self, w: float, slope: float) -> float:
-        """Return ``ln M[Q(w/R + slope R)]``, rounded down.
+        """Return ``ln E[Q(w/R + slope R)]``, rounded down.
 
-        ``w`` is a threshold for the log likelihood ratio, ``M`` is the mean over the distribution of the sensitivity
-        over noise ``R``, and ``Q`` is the upper tail of the normal distribution.
+        ``R`` is the random ratio of sensitivity to noise, ``Q`` is the upper tail of the normal distribution, and ``w``
+        is a threshold for the log likelihood ratio.
         """
         # w/R + s R decreases for s < 0. For s > 0 it decreases, then increases. So it is largest at an end of a cell.
         logs = []
@@ -208,10 +204,10 @@ class ShuffledEpochs:
         return _log_sum(logs) - 1e-12
 
     def _log_tail_at_most(self, w: float, slope: float) -> float:
-        """Return ``ln M[Q(w/R + slope R)]``, rounded up, for ``slope > 0``.
+        """Return ``ln E[Q(w/R + slope R)]``, rounded up, for ``slope > 0``.
 
-        ``w`` is a threshold for the log likelihood ratio, ``M`` is the mean over the distribution of the sensitivity
-        over noise ``R``, and ``Q`` is the upper tail of the normal distribution.
+        ``R`` is the random ratio of sensitivity to noise, ``Q`` is the upper tail of the normal distribution, and ``w``
+        is a threshold for the log likelihood ratio.
         """
         # w/R + s R is least at R = sqrt(w/s).
         least = math.sqrt(w / slope)
@@ -222,11 +218,7 @@ class ShuffledEpochs:
 
 
 def _log_tail(w: float, slope: float, root: float) -> Enclosure:
-    """Return an enclosure of ``ln Q(w/R + slope R)`` at ``R = root``.
-
-    ``w`` is a threshold for the log likelihood ratio, ``R`` is the sensitivity over noise, and ``Q`` is the upper tail
-    of the normal distribution.
-    """
+    """Return an enclosure of ``ln Q(w/root + slope root)``; ``Q`` is the normal upper tail."""
     if root <= 0.0:
         return Enclosure(-math.inf, math.log(0.5))
     x, size = w / root + slope * root, w / root + abs(slope) * root
@@ -238,7 +230,6 @@ def _log_tail(w: float, slope: float, root: float) -> Enclosure:
 
 
 def _log_sum(logs: list[float]) -> float:
-    """Return ``ln`` of a sum of probabilities, from their logs."""
     top = max(logs, default=-math.inf)
     return top if top == -math.inf else top + math.log(math.fsum(math.exp(x - top) for x in logs))
 
@@ -258,11 +249,11 @@ def _log_any(log_spent: float) -> float:
 
 
 def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
-    """Return the lower bound for the shuffled batches of a phase (C27).
+    """Return a lower bound of ``ln delta`` or epsilon for shuffled batches (C27).
 
     With ``of_delta``, ``goal`` is an epsilon, and the result is a lower bound of ``ln delta``. Otherwise ``goal`` is
-    the decimal logarithm of a delta, and the result is a lower bound of epsilon. The result is ``-inf`` if C27 does not
-    cover the phase.
+    the decimal logarithm of a delta, and the result is a lower bound of epsilon. The result is ``-inf`` if none is
+    known.
     """
     run, cells = phase.run, _shift_of(phase.mechanism)
     if cells is None or run.batches is None or run.relation is None:
@@ -273,14 +264,13 @@ def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
 # cached, because all bounds of a mechanism share it
 @lru_cache(maxsize=64)
 def _read(distribution: ShuffledEpochs, goal: float, *, of_delta: bool) -> float:
-    """Return the lower bound of :func:`least_of`, cached."""
     return distribution.log_delta_at_least(goal) if of_delta else distribution.epsilon_at_least(goal * math.log(10.0))
 
 
 def _shift_of(mechanism: Mechanism) -> tuple[_ShiftCell, ...] | None:
-    """Return the distribution of ``R`` for a mechanism; None if C27 excludes it.
+    """Return the distribution of a mechanism's ratio of sensitivity to noise.
 
-    ``R`` is the sensitivity of a unit direction, in units of the noise.
+    The result is None if the lower bound for shuffled batches does not cover the mechanism (C27).
     """
     if getattr(mechanism, "fixed_projection", False) or mechanism.noise_multiplier is None:
         return None

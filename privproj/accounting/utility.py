@@ -1,10 +1,9 @@
-"""Compute the utility of the update of a mechanism, and compare training algorithms.
+"""Compute noise and projection error of updates, and compare training algorithms.
 
-Epsilon does not describe the utility of the model. Two numbers describe the update (docs/proofs.md, C38). The effective
-noise multiplier is the noise multiplier of the DP-SGD run whose update has the same noise. The projection factor
-``kappa`` gives the projection error: the mean squared error of the update of one step is ``kappa - 1`` times the square
-of the clipped sum. With fresh projections the projection error averages out over the steps. Algorithms are compared at
-the same epsilon and delta.
+Two numbers describe the update of a step (docs/proofs.md, C38). The effective noise multiplier is the noise multiplier
+of the DP-SGD run whose update has the same noise. The projection error is the mean squared error of the update,
+relative to the square of the clipped sum. With fresh projections it averages out over the steps. Algorithms are
+compared at the same epsilon and delta.
 """
 
 import math
@@ -28,14 +27,13 @@ from privproj.targets import privacy_or_risk_target
 
 @dataclass(frozen=True, kw_only=True)
 class Utility:
-    """The utility of the update of a release, compared with DP-SGD at the same privacy.
+    """The noise and projection error of an update, compared with DP-SGD at the same privacy.
 
     Attributes:
         effective_noise_multiplier: The noise multiplier of the DP-SGD run whose update has the same noise.
         dp_sgd_noise_multiplier: The noise multiplier that DP-SGD needs for the same epsilon and delta in the same run.
         projection_error: The mean squared error that the projection causes in the update of one step, divided by the
-            square of the clipped sum. The error is ``kappa - 1`` for the projection factor ``kappa`` (C38), and 0
-            without a projection.
+            square of the clipped sum (C38); 0 without a projection.
         releases: The number of releases with a fresh projection, over which the projection error averages.
         released: The number of coordinates of a release; None if the size of the gradient is unknown.
         of: The number of coordinates of the gradient; None if it is unknown.
@@ -54,25 +52,25 @@ class Utility:
 
     @property
     def noise_over_dp_sgd(self) -> float:
-        """The ratio of the noise of the update to the noise of DP-SGD at the same privacy."""
+        """The noise of the update, relative to the noise of DP-SGD at the same privacy."""
         return self.effective_noise_multiplier / self.dp_sgd_noise_multiplier
 
     @property
     def projection_error_of_run(self) -> float:
-        """The projection error of the mean update of a whole run, for a constant gradient."""
+        """The relative squared projection error, averaged over a run with a constant gradient."""
         return self.projection_error / self.releases
 
     @property
     def error(self) -> float:
-        """The squared error of the mean update of the run, relative to the squared error of DP-SGD.
+        """The squared error of the averaged updates of the run, relative to DP-SGD.
 
-        The ratio is ``projection_error_of_run + noise_over_dp_sgd^2``. The formula assumes that the noise of DP-SGD,
-        averaged over the run, is as large as the update.
+        It is ``projection_error_of_run + noise_over_dp_sgd^2``. This formula assumes that the noise of DP-SGD, averaged
+        over the run, is as large as the update.
         """
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 
     def as_dict(self) -> dict[str, object]:
-        """Return the entries that the utility adds to the numerics of a result."""
+        """Return the noise and projection error as plain names and values."""
         names = ("effective_noise_multiplier", "dp_sgd_noise_multiplier", "projection_error", "projection_error_of_run")
         return {name: getattr(self, name) for name in names}
 
@@ -87,7 +85,7 @@ def update_utility(
     risk: dict[str, float] | None = None,
     **run: Unpack[RunOptions],
 ) -> Utility | None:
-    """Compute the utility of the update of a mechanism, compared with DP-SGD.
+    """Compute the noise and projection error of a mechanism's update, compared with DP-SGD.
 
     The result has the effective noise multiplier, the projection error (C38), and the noise multiplier that DP-SGD
     needs for the same target in the same run.
@@ -130,7 +128,7 @@ def update_utility(
 
 
 def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
-    """Return the utility of a mechanism, compared with DP-SGD in the same run.
+    """Return the noise and projection error of a mechanism's update, compared with DP-SGD.
 
     Args:
         mechanism: The mechanism with its noise multiplier.
@@ -152,7 +150,7 @@ def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Choice:
-    """A training algorithm, with its noise multiplier and its utility at a target.
+    """A training algorithm with the noise multiplier and utility at a privacy target.
 
     Attributes:
         algorithm: The training algorithm of ``make_private``; None for a mechanism that ``make_private`` cannot use.
@@ -186,14 +184,14 @@ class Choice:
         )
 
     def as_row(self) -> dict[str, object]:
-        """Return the row as plain values under the names of its columns."""
+        """Return the algorithm as plain values, by the names of table columns."""
         worths = ("noise_over_dp_sgd", "projection_error", "projection_error_of_run", "error")
         facts = {name: getattr(self.utility, name) for name in worths}
         setting = {"algorithm": self.name, "rank": self.rank, "noise_multiplier": self.result.value}
         return {**setting, **facts, "bound": self.result.bound, "status": str(self.result.status)}
 
     def as_dict(self) -> dict[str, object]:
-        """Return the choice as a row of the JSON output of the command line."""
+        """Return the algorithm as plain names and values, for JSON output."""
         utility = {
             **self.utility.as_dict(),
             "noise_over_dp_sgd": self.utility.noise_over_dp_sgd,
@@ -207,7 +205,7 @@ class Choice:
 class _Way(NamedTuple):
     """A training algorithm, and the mechanism that accounts for it.
 
-    ``lift`` has the noise and the projection error of the updates; if it is None, :meth:`Mechanism.lift` computes both.
+    ``lift`` is the noise and the projection error of its updates; if it is None, the mechanism computes them.
     """
 
     algorithm: str | None
@@ -225,11 +223,11 @@ def choose(
     ranks: Sequence[int] = (),
     **run: Unpack[RunOptions],
 ) -> Rows[Choice]:
-    """Compare training algorithms at the same privacy, best first.
+    """Compare training algorithms at the same privacy, sorted by the error of their updates.
 
-    The algorithms are sorted by the error of their updates (:attr:`Utility.error`) at the noise multiplier that each
-    algorithm needs for the target. Algorithms with a fixed subspace (LoRA-FA, PRISM, DP-SFT) are not listed: they have
-    the noise multiplier of DP-SGD but train another model, so they can only be compared by accuracy.
+    The error is :attr:`Utility.error`, at the noise multiplier that each algorithm needs for the target. Algorithms
+    with a fixed subspace (LoRA-FA, PRISM, DP-SFT) are not listed: they have the noise multiplier of DP-SGD but train
+    another model, so they can only be compared by accuracy.
 
     Args:
         layers: The trained matrices in the format of M2: ``1024x16x24`` means 24 matrices with 1024 inputs, projected
@@ -264,14 +262,14 @@ def choose(
 
 
 def _at_rank(requested: M2, rank: int) -> M2:
-    """Return the mechanism with another rank for all layers, at most the dimension of each layer."""
+    """Return M2 with one rank for all layers, at most the dimension of each layer."""
     largest = max(layer.dim for layer in requested.layers)
     checked = integer("ranks", rank, f"an integer from 1 to {largest - 1}, below the largest dimension", 1, largest - 1)
     return replace(requested, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in requested.layers))
 
 
 def _ways_of(projected: M2) -> list[_Way]:
-    """Return every training algorithm whose releases are projected to the ranks of these layers."""
+    """Return the training algorithms that can project these layers to their ranks."""
     ranks = {layer.rank for layer in projected.layers if layer.rank < layer.dim}
     if not ranks:
         raise InvalidParameterError("layers", str(projected.layers[0]), "a layer whose rank is below its dimension")
@@ -295,18 +293,17 @@ def _ways_of(projected: M2) -> list[_Way]:
 
 
 def _clipped_after(projected: M2, *, haar: bool) -> Lift:
-    """Return noise and projection error of clipping after the projection (C38).
+    """Return the noise and projection error of algorithms that clip after projecting (C38).
 
-    The formulas assume that every record is clipped, and that its gradient has rank one along the unit vector ``u``.
-    The mean component of a clipped record along ``u`` is ``E sqrt b`` times the clipping norm. So at the noise
-    multiplier ``z`` the effective noise multiplier is ``z sqrt(r/d) / E sqrt b``, and the projection factor is
-    ``1/(E sqrt b)^2``.
-
-    With ``haar``, ``P`` is a uniformly random orthogonal projection and ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)``. Otherwise
-    (projected DP-SGD) the projection is a Gaussian matrix ``A``, and ``b ~ Beta(r/2, (d-1)/2)`` is the squared cosine
-    of the angle between ``A^T A u`` and ``u``. For gradients of higher rank ``b`` varies less. The worst of several
-    layers is used.
+    Every record is assumed to be clipped, and its gradient to have rank one along the unit vector ``u``. With the mean
+    component ``a`` of a clipped record along ``u`` (in clipping norms), the effective noise multiplier is
+    ``z sqrt(r/d) / a`` for the noise multiplier ``z``, the rank ``r`` and the dimension ``d``. The squared projection
+    error is ``1/a^2 - 1``. With ``haar``, the projection is a uniformly random orthogonal one; otherwise it is a
+    Gaussian matrix (projected DP-SGD). The result is for the worst of several layers.
     """
+    # a = E sqrt b. For an orthogonal projection P, b = |P u|^2 ~ Beta(r/2, (d-r)/2). For a Gaussian matrix A,
+    # b ~ Beta(r/2, (d-1)/2) is the squared cosine of the angle between A^T A u and u. For gradients of higher rank b
+    # varies less.
     whole_lift = projected.lift()
     noise = factor = 1.0
     for layer in projected.layers:
@@ -325,7 +322,10 @@ def _mean_root_of_beta(a: float, b: float) -> float:
 
 
 def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice | None:
-    """Return the row of one algorithm, or None if it does not meet the target."""
+    """Return an algorithm calibrated to the target, or None if it cannot meet the target.
+
+    ``plain`` is the calibrated DP-SGD in the same run.
+    """
     try:
         result = plain if isinstance(way.mechanism, Gaussian) else sigma(way.mechanism, **target, **run)
     except (QueryError, UnsupportedError):

@@ -1,9 +1,7 @@
-"""Evaluate queries with arrays of parameters: many epsilons, deltas or noise multipliers in one call.
+"""Compute epsilons, deltas or noise multipliers for arrays of parameters.
 
-Bounds with compiled kernels evaluate many rows at once. Rows that differ only in noise and target share one
-composition, which is checked once. Only the value of their results depends on the noise.
-:mod:`privproj.accounting.vectorized_kernels` states the margins. All other rows, and rows with an error, are evaluated
-as scalar queries.
+Compiled functions evaluate many rows at once for the bounds that have them. All other rows, and rows with an error, are
+evaluated one by one, as scalar queries. Rows that differ only in noise and target share one check of their parameters.
 """
 
 import math
@@ -62,7 +60,7 @@ AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ColumnResult:
-    """The results of many queries for one kind of mechanism.
+    """The values of epsilon, delta or sigma that an array query returns.
 
     Attributes:
         quantity: The quantity: epsilon, delta or sigma.
@@ -103,7 +101,7 @@ class ColumnResult:
 
     @cached_property
     def lower(self) -> Array:
-        """The lower ends of the enclosures of the exact values of the bound; 0 if unknown."""
+        """Lower ends of enclosures of the exact values of the bound; 0 if unknown."""
         return self.find_lower()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,7 +112,7 @@ class ColumnResult:
         return f"<{self.value.size} {self.quantity}s ({description}): {reprlib.repr(self.value.ravel().tolist())}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return flat columns by name, a row for each result: parameters, values and outcomes.
+        """Return parameters, values and outcomes as flat columns by name, for a data frame.
 
         Returns:
             Arrays and lists of one length, for ``pandas.DataFrame(column.to_dict())`` or ``polars.DataFrame(...)``.
@@ -135,7 +133,7 @@ class ColumnResult:
 
 @arguments_by_name("deltas(mechanism, epsilon=[1.0, 2.0])")
 def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
-    """Return the smallest deltas that the bound proves for many releases, rounded up.
+    """Return the smallest deltas that a bound proves at arrays of parameters, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
@@ -163,7 +161,7 @@ def deltas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
 
 @arguments_by_name("epsilons(mechanism, delta=[1e-5, 1e-6])")
 def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
-    """Return the smallest epsilons that the bound proves for many releases, rounded up.
+    """Return the smallest epsilons that a bound proves at arrays of parameters, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
@@ -193,7 +191,7 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
 
 @arguments_by_name("sigmas(mechanism, epsilon=[1.0, 2.0], delta=1e-5)")
 def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
-    """Return noise multipliers that meet ``(epsilon, delta)`` for many releases.
+    """Return noise multipliers that meet ``(epsilon, delta)``, for arrays of parameters.
 
     Each is approximately the smallest one, rounded up.
 
@@ -223,7 +221,7 @@ def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
 def _answer_columns(
     quantity: str, mechanism: AnyColumns, /, *, bound: str | None = None, threads: int = 1, **parameters: Any
 ) -> ColumnResult:
-    """Broadcast the parameters, evaluate every row, and collect the results."""
+    """Evaluate an array query: broadcast its parameters, and evaluate every row."""
     kind, of_mechanism = _kind_and_parameters(mechanism)
     for name in set(of_mechanism) & set(parameters):
         raise InvalidParameterError(name, parameters[name], "given once, either in the mechanism or as an argument")
@@ -281,7 +279,6 @@ def _answer_columns(
 
 
 def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
-    """Return the class of a mechanism, and its parameters that are set."""
     if isinstance(mechanism, MechanismColumns):
         return mechanism.kind, mechanism.parameters
     if isinstance(mechanism, Mechanism):
@@ -294,7 +291,7 @@ def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[s
 
 
 def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array], tuple[int, ...]]:
-    """Return the scalar parameters, the flat columns, and the broadcast shape."""
+    """Return the scalars, the broadcast and flattened arrays, and their shape."""
     arrays = {name: _column_of(name, value) for name, value in parameters.items() if is_column(name, value)}
     try:
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
@@ -306,7 +303,7 @@ def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def _check_given(kind: type[Mechanism], quantity: str, parameters: Mapping[str, Any]) -> None:
-    """Raise an error for a parameter that is unknown or not used by the quantity.
+    """Raise an error for a parameter that is unknown, or that the quantity does not use.
 
     Raises:
         InvalidParameterError: There is such a parameter.
@@ -339,14 +336,14 @@ def _column_of(name: str, value: Any) -> Array:
 
 
 def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Return a context in which errors name the row with this number by its indices."""
+    """Return a context in which error messages state the indices of a row."""
     return within(f"row {', '.join(map(str, np.unravel_index(number, shape)))}") if shape else nullcontext()
 
 
 def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
-    """Return the phase after checking that its bound is valid.
+    """Return a phase after checking that its bound is valid for its mechanism and run.
 
-    If the query calibrates the noise multiplier, the returned phase has a first guess of it.
+    If the target is for a noise multiplier, the returned phase has a first guess of it.
     """
     if isinstance(target, FullTarget):
         require_unset(phase.mechanism, "noise_multiplier", "sigma")
@@ -356,7 +353,7 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
 
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
-    """Return the fields of a result that all rows share.
+    """Return the fields of a result that all rows of an array query share.
 
     They are the bound, the weakest status and side of all rows, and the union of their assumptions and requirements.
     """
@@ -377,18 +374,17 @@ def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[s
 
 @dataclass
 class ColumnAnswers:
-    """The targets and the results of many rows of one quantity, as arrays.
+    """The targets and computed values of many rows of an array query.
 
     Attributes:
         quantity: The quantity: epsilon, delta or sigma.
         numbers: Targets and given noise multipliers, by the names of the fields of a result, and ``log_delta``.
-            ``delta`` is 0 if it is below the range of doubles. ``log10_delta`` is a target, or a result of deltas.
-        value: The results.
-        shape: The index of each row in ``phases`` and ``sides``; -1 for a row without a kernel or with an error, which
-            is then evaluated as a scalar query.
-        lower_ends: Indices of rows, with a function that computes their lower ends.
+            ``delta`` is 0 if it is below the range of doubles.
+        value: The computed values.
+        shape: The index of each row in ``phases`` and ``sides``; -1 for a row that must be evaluated as a scalar query.
+        lower_ends: Indices of rows, with a function that computes lower ends for their values.
         phases: One phase for each group of rows that differ only in noise and target.
-        sides: The side of the values of each phase.
+        sides: Whether the values of each phase are exact or upper bounds.
     """
 
     quantity: str
@@ -402,7 +398,7 @@ class ColumnAnswers:
 
     @cached_property
     def lower(self) -> Array:
-        """The lower ends; 0 if unknown."""
+        """Lower ends of enclosures of the exact values; 0 if unknown."""
         ends = np.zeros(len(self.value))
         for where, find in self.lower_ends:
             ends[where] = find()
@@ -410,15 +406,14 @@ class ColumnAnswers:
 
     @property
     def small(self) -> Truths:
-        """True for deltas below 1e-300, which are reported as an upper bound near 1e-300."""
+        """True for rows with a delta below 1e-300, which is rounded up to about 1e-300."""
         return self.numbers["log10_delta"] <= LEAST_LOG_VALUE / math.log(10.0)
 
 
 def _numbers_of(quantity: str, parameters: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
     """Return targets and noise multipliers as arrays, and a mask of valid rows.
 
-    A parameter is one value for all rows, or has one value for each row. A row is valid if all its values are within
-    their ranges.
+    A row is valid if all its values are within their ranges.
     """
     fine = np.ones(size, bool)
 
@@ -452,9 +447,9 @@ def read_columns(
     phase_at: Callable[[int], Phase],
     threads: int = 1,
 ) -> ColumnAnswers:
-    """Evaluate the rows whose bound has a compiled kernel.
+    """Evaluate the rows of an array query that compiled functions support.
 
-    The result of a row does not depend on other rows.
+    The value of a row does not depend on other rows.
 
     Args:
         quantity: The quantity: epsilon, delta or sigma.
@@ -504,7 +499,7 @@ def read_columns(
 
 
 def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
-    """Yield groups of valid rows that differ only in noise and target, as indices."""
+    """Yield groups of valid rows that differ only in noise and target, as arrays of indices."""
     places = np.flatnonzero(fine)
     others = [column for name, column in columns.items() if name not in (*TARGETS, "noise_multiplier")]
     groups: dict[Any, Any] = {}
@@ -525,10 +520,10 @@ _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
-    """Evaluate a kernel for every row, and return two arrays with its two values.
+    """Return both values of a compiled function for every row of an array query.
 
-    ``noises`` are noise multipliers, and ``targets`` are epsilons or log deltas. In a row without a result, the second
-    value is ``inf``.
+    ``noises`` are noise multipliers, and ``targets`` are epsilons or log deltas. The second value is ``inf`` in a row
+    that the function cannot evaluate.
     """
     distributions = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
     first, answered = over_rows(kernel, targets, distributions, threads, shape.profile.weight)
@@ -536,10 +531,9 @@ def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: 
 
 
 def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
-    """Return a lower end for each epsilon or noise multiplier.
+    """Return a lower bound for each exact epsilon or noise multiplier; 0 if none is found.
 
-    A lower end is a smaller number at which delta exceeds the target; 0 if none is found. ``sought`` is the name of the
-    computed field.
+    At the lower bound, delta exceeds the target. ``sought`` names the computed quantity.
     """
 
     def is_above(where: Places, x: Array) -> Any:
@@ -551,10 +545,9 @@ def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str,
 
 
 def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: float, otherwise: float) -> Array:
-    """Return the numbers of ``start``, each changed until ``holds`` is true for it.
+    """Return numbers, each changed in growing relative steps until ``holds`` is true for it.
 
-    Each number is changed by relative steps, which begin at ``step`` and grow by a factor of four. A number for which
-    ``holds`` never becomes true is replaced by ``otherwise``.
+    The first step is ``step``. A number for which ``holds`` never becomes true is replaced by ``otherwise``.
     """
     moved = start.copy()
     waiting = np.flatnonzero((moved > 0.0) & (moved < math.inf))
@@ -567,12 +560,12 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 
 
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
-    """Return a noise multiplier that meets each target; ``inf`` if none is found.
+    """Return noise multipliers that meet ``(epsilon, delta)``, nearly the smallest ones.
 
-    Each is approximately the smallest one. The search uses secants of ``ln epsilon`` over ``ln z`` in a bracket, where
-    ``z`` is the noise multiplier. At the end epsilon is evaluated at each noise multiplier, as in a scalar query. If
-    epsilon meets the target, so does delta (C24).
+    The result is ``inf`` in rows for which none is found. Epsilon is evaluated at each result; if it meets the target,
+    so does delta (C24).
     """
+    # secants of ln epsilon over ln z in a bracket, where z is the noise multiplier
     most = epsilon * (1.0 - CALIBRATION_STEP)
 
     def excess(where: Places, noises: Array) -> Array:

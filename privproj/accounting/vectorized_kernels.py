@@ -1,15 +1,15 @@
-"""Provide the kernels of array queries, with margins so that their results agree with scalar queries (C24).
+"""Evaluate delta and epsilon of array queries by compiled functions (C24).
 
 Round trips hold: ``delta`` or ``deltas`` at the epsilon that ``epsilons`` returns for ``d`` is at most ``d``, and
-``sigmas`` meets both its targets (C24). Let ``U`` be the upper end of an enclosure of ``ln delta``, and ``w`` the width
-of the enclosure. Let ``V(h)`` be the delta that is printed for a log delta ``h``. Then
+``sigmas`` meets both its targets. Let ``U`` be the upper end of an enclosure of ``ln delta``, and ``w`` the width of
+the enclosure. Let ``V(h)`` be the delta that is printed for a log delta ``h``. Then
 
     deltas(e)   = V(U(c) + 2 w), where c is the largest number of thirteen digits that is at most e,
     epsilons(d) = a number c of thirteen digits, for which U(c) + 6 w <= ln d was evaluated,
 
 with both sums rounded up to a multiple of 2^-36.
 
-A row is the tuple of the parameters of a profile, followed by the sampling rate.
+In this module a row is the tuple of the parameters of a profile, followed by the sampling rate.
 """
 
 import math
@@ -51,10 +51,10 @@ ROOT: Any = None  # the kernel of the approximate inverse of the profile; set by
 
 
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:
-    """Return an enclosure of ``ln delta`` at ``eps``, with a raised upper end.
+    """Return an enclosure of ``ln delta(eps)``, with its upper end raised by a margin.
 
-    The upper end is raised by ``widths`` times the width of the enclosure. ``row`` has the parameters of the profile
-    and the sampling rate. The result is ``(-inf, inf)`` if the kernel has no value.
+    The margin is ``widths`` times the width of the enclosure. ``row`` has the parameters of the profile and the
+    sampling rate. The result is ``(-inf, inf)`` if delta cannot be computed.
     """
     rate, shift, most = row[-1], 0.0, 0.0
     if rate < 1.0:
@@ -73,10 +73,10 @@ def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float
 
 
 def delta_of_row(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return a lower end and the rounded upper end of ``ln delta``.
+    """Return a lower bound and a rounded upper bound of ``ln delta(eps)``.
 
-    ``row`` has the parameters of the profile and the sampling rate. The upper end is ``inf`` if the compiled kernel has
-    no value.
+    ``row`` has the parameters of the profile and the sampling rate. The upper bound is ``inf`` if delta cannot be
+    computed.
     """
     cut = digits_below(eps)
     lower, upper = _ends(cut, row, WIDTHS_ABOVE)
@@ -101,10 +101,10 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 
 
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return ``(excess, epsilon)`` for a target ``log_delta``.
+    """Return ``(excess, epsilon)`` with a delta at ``epsilon`` of at most ``e^log_delta``.
 
-    ``excess`` is the upper end of ``ln delta`` at this epsilon, rounded up, minus ``log_delta``. It is at most 0. If no
-    epsilon is found, the result is ``(inf, inf)``.
+    ``excess`` is an upper bound of ``ln delta(epsilon)``, minus ``log_delta``; it is at most 0. If no epsilon is found,
+    the result is ``(inf, inf)``. ``row`` has the parameters of the profile and the sampling rate.
     """
     # aim below the target by more than the margin
     width = FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta)
@@ -126,13 +126,13 @@ def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float
 
 @lru_cache(maxsize=64)
 def answers_of(profile: ProfileKernels) -> tuple[Kernel, Kernel]:
-    """Return the compiled kernels of delta and epsilon of a profile."""
+    """Return the compiled functions that evaluate delta and epsilon of a privacy profile."""
     ends, root = with_globals(_ends, LOG_DELTA=profile.log_delta), with_globals(_root, ROOT=profile.root)
     return with_globals(delta_of_row, _ends=ends), with_globals(epsilon_of_row, _ends=ends, _root=root)
 
 
 class RowShape(NamedTuple):
-    """The shared properties of rows that differ only in noise and target."""
+    """The common profile and curve of rows that differ only in noise and target."""
 
     profile: ProfileKernels  # profile of the rows
 
@@ -142,9 +142,9 @@ class RowShape(NamedTuple):
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
-    """Return the shared properties of rows like this phase.
+    """Return the common properties of array rows that differ from a phase only in noise.
 
-    The result is None if no compiled kernel evaluates the bound of the phase.
+    The result is None if no compiled function evaluates the bound of the phase.
     """
     run, bound, kernel_row = phase.run, phase.bound, row_function(phase.bound)
     if kernel_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
@@ -167,10 +167,10 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
 
 
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
-    """Return whether array queries meet the target too (C24).
+    """Return whether the results of array queries also meet the target (C24).
 
-    Delta and epsilon are evaluated by the compiled kernels, at the noise multiplier of the phase. If there is no
-    kernel, or the kernel has no value, the result is True.
+    They are evaluated at the noise multiplier of the phase. The result is True if no compiled function can evaluate
+    them.
     """
     shape = shape_of(phase, curve)
     if shape is None:

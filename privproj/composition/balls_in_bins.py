@@ -89,11 +89,11 @@ KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besi
 
 @dataclass(frozen=True)
 class SumDistribution:
-    """Discrete distribution of a sum ``Z`` of independent likelihood ratios, as a bound.
+    """A bound of the distribution of a sum ``Z`` of independent likelihood ratios.
 
-    Each term is ``W - w`` for a ratio ``W``, where ``w`` is the least value of ``W``. For every ``c``, the means of
-    ``(Z - c)_+`` and ``(c - Z)_+`` are compared with those of the exact distribution. They are at least as large for an
-    upper bound, and at most as large for a lower bound. The code that builds the distribution guarantees this (C25).
+    The distribution is discrete. Each term of ``Z`` is a likelihood ratio minus its least value. For every ``c``, the
+    means of ``(Z - c)_+`` and ``(c - Z)_+`` are at least those of the exact distribution for an upper bound, and at
+    most those for a lower bound. The code that builds the distribution guarantees this (C25).
     """
 
     places: Array  # values ``z_i >= 0`` of the atoms, increasing; dimensionless
@@ -111,9 +111,9 @@ class SumDistribution:
 
 @dataclass(frozen=True)
 class _Epoch:
-    """Privacy profile of an epoch, from the distribution of ``S = W_1 + ... + W_t``.
+    """A bound of the privacy profile of an epoch of balls-in-bins sampling.
 
-    The paragraph "The epoch" of the module docstring has the formulas.
+    It is computed from the distribution of ``S``, the sum of the likelihood ratios of all batches of the epoch.
     """
 
     distribution: SumDistribution  # distribution of ``Z = S - t w``
@@ -129,9 +129,7 @@ class _Epoch:
     above: bool  # True for an upper bound, False for a lower one
 
     def excess(self, losses: Array) -> Array:
-        """Return an upper or lower bound of the excess of the epoch in the remove direction.
-
-        The excess is delta minus ``max(0, 1 - e^eps)``.
+        """Return a bound of the excess of delta over ``max(0, 1 - e^eps)``, remove direction.
 
         Args:
             losses: Epsilons in nats, of any sign.
@@ -144,10 +142,10 @@ class _Epoch:
         return bounds
 
     def thresholds(self, losses: Array) -> tuple[Array, Array]:
-        """Return ``c = t (s - w)`` at ``ln s = losses``, rounded down and rounded up.
+        """Return thresholds ``c = t (s - w)`` for ``Z = S - t w``, rounded down and up.
 
-        ``S`` is the sum of the likelihood ratios of the ``t`` batches of an epoch, ``w`` is the least value of one
-        likelihood ratio, and ``Z = S - t w``. ``Z = c`` is equivalent to ``S/t = s``. ``c`` is 0 where ``s <= w``.
+        ``S`` is the sum of the likelihood ratios of the ``t`` batches of an epoch, ``w`` is the least likelihood ratio,
+        and ``ln s`` are the ``losses``. ``Z = c`` is equivalent to ``S/t = s``. ``c`` is 0 where ``s <= w``.
         """
         # c = t s (1 - e^(ln w - ln s))
         c = self.batches * np.exp(losses) * -np.expm1(np.minimum(self.log_least - losses, 0.0))
@@ -155,10 +153,10 @@ class _Epoch:
         return c * (1.0 - error), c * (1.0 + error)
 
     def right(self, losses: Array) -> Array:
-        """Return a bound of the excess of the epoch at ``ln s = losses``, for ``s >= 1``.
+        """Return a bound of delta of the epoch at ``losses >= 0``, in the remove direction.
 
-        The excess is ``m + E (S/t - s)_+``, where ``S`` is the sum of the likelihood ratios of the ``t`` batches and
-        ``m`` is the mass of infinite losses.
+        Delta at ``ln s`` is ``m + E (S/t - s)_+``, where ``S`` is the sum of the likelihood ratios of the ``t`` batches
+        and ``m`` is the mass of infinite losses.
         """
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = low if self.above else high
@@ -173,9 +171,10 @@ class _Epoch:
         return np.maximum(share, 0.0) / self.batches * self.factor
 
     def left(self, losses: Array) -> Array:
-        """Return a bound of the excess of the epoch at ``ln s = losses``, for ``s < 1``.
+        """Return a bound of the excess of delta over ``1 - e^eps`` at ``losses < 0``.
 
-        The excess is ``E (s - S/t)_+``, where ``S`` is the sum of the likelihood ratios of the ``t`` batches.
+        The excess at ``eps = ln s`` in the remove direction is ``E (s - S/t)_+``, where ``S`` is the sum of the
+        likelihood ratios of the ``t`` batches.
         """
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = high if self.above else low
@@ -193,15 +192,12 @@ class _Epoch:
 
     @property
     def total(self) -> float:
-        """The total mass of ``Q^t``, the distribution of an epoch without the record; close to 1."""
+        """The total mass of the output distribution of an epoch without the record; close to 1."""
         return float(np.sum(self.distribution.masses)) + self.distribution.far_mass
 
     @property
     def factor(self) -> float:
-        """The factor that covers rounding: ``e^growth``, or ``e^-growth`` in a lower bound.
-
-        It includes a margin for the rounding of sums over the atoms.
-        """
+        """The factor that covers the rounding of masses, above 1 for upper bounds."""
         growth = self.distribution.growth + UNIT_ROUNDING * (32.0 + 2.0 * len(self.distribution.places))
         return math.exp(growth if self.above else -growth)
 
@@ -210,11 +206,10 @@ class _Epoch:
 
 
 def allocate(profile: PrivacyProfile, run: Run, blocks: int | None = None) -> Phases:
-    """Return the epochs of a balls-in-bins run as releases on the whole dataset.
+    """Return the epochs of a balls-in-bins run as releases on the whole dataset (C25).
 
-    If a record is in several batches of an epoch, the batches may be divided into blocks. The record is then in a given
-    number of batches of each block, and each block is accounted as one epoch (C25). The composition of the returned
-    releases bounds the run.
+    The composition of the returned releases bounds the run. If a record is in several batches of an epoch, the batches
+    may be divided into blocks, each of which contains a fixed number of the record's batches and counts as an epoch.
 
     Args:
         profile: The privacy profile of one release.
@@ -252,12 +247,10 @@ def allocate(profile: PrivacyProfile, run: Run, blocks: int | None = None) -> Ph
 
 
 def _number_of_blocks(profile: PrivacyProfile, run: Run) -> int:
-    """Return the number of blocks into which the batches of an epoch are divided (C25).
-
-    Fewer blocks have a smaller delta. In a block with more than :data:`MOST_PICKS` batches of a record, or with many
-    batches, the moments of the likelihood ratio take long. If the noise is so large that the number of blocks hardly
-    matters, the record is in one batch of each block.
-    """
+    """Return the number of blocks into which the batches of an epoch are divided (C25)."""
+    # Fewer blocks have a smaller delta. In a block with more than MOST_PICKS batches of a record, or with many batches,
+    # the moments of the likelihood ratio take long. If the noise is so large that the number of blocks hardly matters,
+    # the record is in one batch of each block.
     batches, picks = run.batches or 1, run.batches_per_record
     blocks = max(math.ceil(min(picks, batches - picks) / MOST_PICKS), math.ceil(batches / MOST_BLOCK_BATCHES))
     if picks in (1, batches) or 2 * blocks > picks:
@@ -268,14 +261,18 @@ def _number_of_blocks(profile: PrivacyProfile, run: Run) -> int:
 
 
 def _divide(batches: int, picks: int, blocks: int) -> list[tuple[int, int, int]]:
-    """Return the blocks of an epoch: batches, batches of a record, and the number of such blocks (C25)."""
+    """Return the sizes of the blocks into which the batches of an epoch are divided (C25).
+
+    Each entry has the number of batches of a block, the number of these batches that contain the record, and the number
+    of such blocks.
+    """
     (size, longer), (picks, more) = divmod(batches, blocks), divmod(picks, blocks)
     sizes = Counter((size + (i < longer), picks + (i < more)) for i in range(blocks))
     return [(*block, count) for block, count in sorted(sizes.items())]
 
 
 def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run] | None:
-    """Return the profile of a test statistic of an epoch, for a lower bound (C28).
+    """Return the privacy profile of a test statistic of an epoch, for a lower bound (C28).
 
     A record is in ``k`` of ``t`` batches. The statistic is the sum over the batches of ``ln(1 - r + r W)``, rounded to
     a grid, where ``W`` is the likelihood ratio of the release on that batch. Every ``r`` gives a lower bound. With the
@@ -330,9 +327,9 @@ def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Ru
 
 @lru_cache(maxsize=8)
 def _subset_profile(release: PrivacyProfile, batches: int, picks: int) -> PrivacyProfile:
-    """Return the profile of one epoch in which a record is in several batches.
+    """Return the privacy profile of an epoch in which a record is in several batches.
 
-    It is valid in both directions if ``release`` is.
+    The result is valid in the add and remove directions if ``release`` is.
 
     Args:
         release: The profile of one release.
@@ -355,15 +352,15 @@ def _subset_profile(release: PrivacyProfile, batches: int, picks: int) -> Privac
 
 @lru_cache(maxsize=8)
 def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> PrivacyProfile:
-    """Return the profile of one epoch in which a record is in one batch.
+    """Return the privacy profile of an epoch in which a record is in one batch.
 
-    It is valid in both directions if ``release`` is.
+    The result is valid in the add and remove directions if ``release`` is.
 
     Args:
         release: The profile of one release.
         batches: The number of batches of an epoch.
-        level: Tails are truncated at the mass ``EPOCH_CUTS[level]``. Deltas too small for this level are computed at
-            the next one.
+        level: The index in :data:`EPOCH_CUTS` of the mass at which tails are truncated. Smaller deltas use larger
+            indices.
     """
     cut = EPOCH_CUTS[level]
     bounds = EpochBounds(truncate_below(release, math.log(cut)) if level else release, batches, cut)
@@ -407,10 +404,10 @@ def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> Pri
 
 
 def _log_delta(excess: TwoSidedTable, eps: float, most: float = 0.0) -> Enclosure:
-    """Return an enclosure of ``ln delta(eps)``, the larger one of both directions.
+    """Return an enclosure of ``ln delta(eps)``, the larger one of the add and remove directions.
 
     Args:
-        excess: Bounds of the excess in the remove direction.
+        excess: Bounds of ``delta(eps) - max(0, 1 - e^eps)`` in the remove direction.
         eps: Epsilon in nats.
         most: An upper bound of the result.
     """
@@ -428,9 +425,9 @@ def _log(x: float) -> float:
 
 
 class EpochBounds:
-    """Upper and lower bounds of the privacy profile of one epoch.
+    """Upper and lower bounds of the privacy profile of an epoch of balls-in-bins sampling.
 
-    Lower bounds are computed on first use.
+    A record is in one batch of the epoch.
 
     Args:
         release: The profile of one release.
@@ -471,13 +468,11 @@ class EpochBounds:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the profile is computed, for results."""
+        """How the profile was computed, as entries of a result."""
         return {"epoch": "sum of likelihood ratios", "atoms": len(self.above.distribution.places)}
 
     def excess_above(self, losses: Array) -> Array:
-        """Return upper bounds of the excess in the remove direction.
-
-        The excess is delta minus ``max(0, 1 - e^eps)``.
+        """Return upper bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
         Args:
             losses: Epsilons in nats, of any sign.
@@ -486,7 +481,7 @@ class EpochBounds:
 
     @cached_property
     def below(self) -> _Epoch | None:
-        """The lower bound of the epoch, or None if the release has no lower bound."""
+        """The lower bound of the profile of the epoch; None if the release has no lower bound."""
         pair = self.bounds.below
         if pair is None:
             return None
@@ -498,9 +493,9 @@ class EpochBounds:
         return _Epoch(distribution, self.batches, pair, log_least, self.top, above=False)
 
     def excess_below(self, losses: Array) -> Array:
-        """Return lower bounds of the excess in the remove direction, 0 if unknown.
+        """Return lower bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
-        The excess is delta minus ``max(0, 1 - e^eps)``.
+        The result is 0 if no lower bound is known.
 
         Args:
             losses: Epsilons in nats, of any sign.
@@ -511,7 +506,8 @@ class EpochBounds:
 
 
 def _release_bounds(release: PrivacyProfile, batches: int, cut: float = TRUNCATED_RUN_MASS) -> ExcessBounds:
-    """Return bounds of the excess of one release, whose tails are truncated as if there were 10^4 epochs."""
+    """Return bounds of delta minus ``max(0, 1 - e^eps)`` for one release."""
+    # the tails are truncated as for 10^4 epochs
     run = Run(steps=batches * 10**4)
     coarse = describe_coarsely(release, run, cut)
     finest = min(release.resolution, KNOTS_PER_DEVIATION)
@@ -520,15 +516,15 @@ def _release_bounds(release: PrivacyProfile, batches: int, cut: float = TRUNCATE
 
 
 def _least_loss(pair: DominatingPair) -> float:
-    """Return the smallest privacy loss at which a pair has positive mass, in nats."""
+    """Return the smallest privacy loss with positive mass, in nats."""
     return float(pair.step * pair.cells[pair.masses > 0.0][0])
 
 
 def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) -> SumDistribution:
-    """Return an upper (``above``) or lower bound of the distribution of ``W - w``.
+    """Return a bound of the distribution of a likelihood ratio minus its least value.
 
-    ``W = dP/dQ`` is the likelihood ratio of one release, for outputs without the record. ``w = e^log_least`` is the
-    least value of ``W``.
+    ``pair`` dominates the release (``above``), or the release dominates it. The likelihood ratio is that of the output
+    distributions with and without the record, for an output without the record. Its least value is ``e^log_least``.
     """
     error = np.where(pair.cells == 0, pair.rounding if above else -pair.rounding, 0.0)
     positive = pair.masses + error > 0.0
@@ -547,10 +543,10 @@ def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) 
 
 
 def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above: bool) -> SumDistribution:
-    """Return an upper (``above``) or lower bound of the distribution of a sum.
+    """Return a bound of the distribution of the sum of two independent terms, on a grid.
 
-    Both terms are independent. The atoms of the sum are moved to the grid ``points`` by the rules (i) to (iii) of the
-    module docstring.
+    The result is an upper bound if ``above`` is True and both terms are upper bounds; otherwise it is a lower bound.
+    Atoms are moved to ``points`` such that the means of convex functions can only increase (or decrease).
     """
     top = float(points[-1])
     mass, left, right = (np.zeros(len(points)) for _ in range(3))
@@ -584,16 +580,16 @@ def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above:
 def _choose_points(
     one: SumDistribution, two: SumDistribution, top: float, least: float, density: float, score: float
 ) -> Array:
-    """Return grid points from 0 to ``top`` for the sum of two independent terms.
+    """Return grid points from 0 to ``top`` for the sum ``Z`` of two independent terms.
 
-    Every grid gives valid bounds. The points are evenly spaced in the normal score ``Phi^-1(P(Z <= z))`` of the sum,
-    under both ``Q`` and ``Pbar`` (the output distributions of an epoch without and with the record).
+    The points are evenly spaced in the normal score ``Phi^-1(P(Z <= z))``, under the output distributions of an epoch
+    with and without the record. Every grid gives valid bounds.
 
     Args:
-        one: The first term.
-        two: The second term.
+        one: The distribution of the first term.
+        two: The distribution of the second term.
         top: The last grid point.
-        least: The difference ``S - Z``, which is ``w`` times the number of releases.
+        least: The least value of the sum of the likelihood ratios, which is subtracted in ``Z``.
         density: The number of grid points per unit of the normal score.
         score: The largest normal score at which grid points are placed.
     """
@@ -615,7 +611,9 @@ def _choose_points(
 
 
 def _score_points(places: Array, weights: Array, score: float) -> tuple[Array, Array]:
-    """Return values of ``Z`` at evenly spaced normal scores, and these scores.
+    """Return quantiles of a distribution at evenly spaced normal scores, and these scores.
+
+    The normal score of a value is ``Phi^-1`` of its distribution function.
 
     Args:
         places: The increasing values of the atoms.
@@ -631,7 +629,7 @@ def _score_points(places: Array, weights: Array, score: float) -> tuple[Array, A
 
 
 def _thinned(distribution: SumDistribution) -> tuple[Array, Array]:
-    """Return mean values and masses of at most :data:`PILOT_ATOMS` groups of atoms."""
+    """Return the mean values and masses of groups of atoms, at most :data:`PILOT_ATOMS`."""
     count = len(distribution.places)
     starts = np.linspace(0, count, min(PILOT_ATOMS, count), endpoint=False).astype(int)
     starts = np.unique(np.append(starts, [min(1, count - 1), count - 1]))  # the outermost atoms stay alone
@@ -644,7 +642,7 @@ def _thinned(distribution: SumDistribution) -> tuple[Array, Array]:
 def _normal_scores(weights: Array, largest: float) -> Array:
     """Return the approximate normal score of each atom of a distribution.
 
-    The normal score of a value is ``Phi^-1`` of its distribution function.
+    The normal score is ``Phi^-1`` of the distribution function.
 
     Args:
         weights: The masses of the atoms in increasing order, not normalized.

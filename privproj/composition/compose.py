@@ -1,4 +1,4 @@
-"""Compose the privacy profile of one release to the privacy curve of a run, by the cheapest valid method."""
+"""Compose the privacy profile of one release to the privacy curve of a run."""
 
 from dataclasses import replace
 
@@ -12,10 +12,10 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
 
     The curve is a valid upper bound if the profile is. The first of these methods that applies is used:
 
-    1. one release on the whole dataset, or one epoch that is accounted as one release: the profile itself;
-    2. several releases on the whole dataset: the closed form of their composition, if the profile has one;
-    3. one release on a sampled batch: the profile amplified by subsampling (C17), unless ``run.discretization`` is set;
-    4. otherwise: composition on a discretization grid (C2, C18, C19, C23).
+    1. one release on the whole dataset: the profile itself; 2. several releases on the whole dataset: the closed form
+    of their composition, if the profile has one; 3. one release on a sampled batch: the profile amplified by
+    subsampling (C17), unless ``run.discretization`` is set; 4. otherwise: composition on a discretization grid (C2,
+    C18, C19, C23).
 
     Args:
         profile: The privacy profile of one release.
@@ -25,6 +25,7 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
         UnsupportedError: The run samples batches, and the bound has no subsampling theorem.
         PrecisionError: The grid exceeds the limits of memory or time.
     """
+    # An epoch of balls-in-bins sampling is accounted as one release on the whole dataset.
     step = run.discretization
     if run.single and not (profile.excess and step):
         return profile
@@ -62,10 +63,10 @@ def compose_phases(phases: Phases, step: float | None = None) -> Curve:
 
 
 def releases_of(profile: PrivacyProfile, run: Run, *, in_blocks: bool = False) -> Phases:
-    """Return the profile and the run, as a list of one pair.
+    """Return pairs of a profile and an unsampled run, for balls-in-bins sampling (C25).
 
-    For balls-in-bins, return the epochs as releases on the whole dataset (:func:`allocate`, C25). With ``in_blocks``, a
-    record is in one batch of each of these releases. This is usually looser, but resolves small deltas.
+    The pairs are the epochs of the run. With ``in_blocks``, a record is in one batch of each of these releases, which
+    is usually looser, but resolves small deltas. For other sampling, the result is the given profile and run.
     """
     if not run.allocates or run.single:
         return [(profile, run)]
@@ -75,15 +76,15 @@ def releases_of(profile: PrivacyProfile, run: Run, *, in_blocks: bool = False) -
 
 
 def compose_on_grid(phases: Phases, step: float | None = None, in_blocks: Phases | None = None) -> Curve:
-    """Return the joint privacy curve of the phases on one discretization grid.
+    """Return the privacy curve of several phases, composed on one discretization grid.
 
     Closed forms are not used (C2: composition of dominating pairs).
 
     Args:
         phases: The profile of one release of each phase, and the run of the phase.
         step: The distance of two grid points in nats (None: that of the profile that needs the finest grid).
-        in_blocks: Phases of the same run for another upper bound (None: the same). The smaller bound is returned. For
-            deltas below those of the first tail-truncation level, only this bound is used.
+        in_blocks: The same run as phases with another upper bound (None: the same). The smaller bound is returned. At
+            extremely small deltas only this bound is used.
 
     Raises:
         PrecisionError: The grid exceeds the limits of memory or time.

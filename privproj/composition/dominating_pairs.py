@@ -106,7 +106,7 @@ class DominatingPair:
     """Two measures ``P`` and ``Q`` on a uniform grid of privacy losses (C18).
 
     In the remove direction ``P`` is for the dataset with the record, and ``Q`` for the dataset without it. The code
-    that builds a pair guarantees that it dominates a release, or that the release dominates it.
+    that builds the pair guarantees either that it dominates a release, or that the release dominates it.
     """
 
     cells: Cells  # losses as integer multiples of ``step``, in increasing order
@@ -129,19 +129,14 @@ class DominatingPair:
 
     @property
     def log_size(self) -> float:
-        """An upper bound of ``ln max(1, |P|)``, where ``|P|`` is the total mass of ``P``.
-
-        ``|P|`` may exceed 1 only if the mass at the loss 0 was set to 0.
-        """
+        """An upper bound of ``ln max(1, |P|)``, where ``|P|`` is the total mass of ``P``."""
+        # |P| may exceed 1 only if the mass at the loss 0 was set to 0.
         if float(self.masses[np.searchsorted(self.cells, 0)]) > self.rounding:
             return 0.0
         return math.log(max(1.0, float(self.masses.sum()) + self.infinity_mass)) + 2.0 * self.rounding
 
     def mirrored(self) -> "DominatingPair":
-        """Return the pair with its two measures ``P`` and ``Q`` exchanged.
-
-        If this pair is for the remove direction, the result is for the add direction.
-        """
+        """Return the pair of measures for the opposite direction (add or remove)."""
         # Q-masses p_j e^(-j h) at the losses -j h. Each is off by 2 u (4 + |j h|) more.
         masses = (self.masses * np.exp(-self.step * self.cells))[::-1]
         error = 2.0 * UNIT_ROUNDING * (4.0 + self.step * float(np.max(np.abs(self.cells))))
@@ -156,7 +151,7 @@ Distribution = TypeVar("Distribution")
 def repeat_by_squaring(
     first: Distribution, count: int, compose: Callable[[Distribution, Distribution, int], Distribution]
 ) -> Distribution:
-    """Return the composition of ``count`` releases, by repeated squaring.
+    """Return the composition of ``count`` equal releases, by repeated squaring.
 
     Args:
         first: The distribution of one release.
@@ -176,10 +171,9 @@ def repeat_by_squaring(
 
 @dataclass(frozen=True)
 class CoarseDescription:
-    """A sampled release, and a rough distribution of its privacy loss.
+    """A sampled release, with a rough distribution of its privacy loss (remove direction).
 
-    The loss is that of the remove direction. The rough distribution only determines the losses at which the profile is
-    evaluated. Every choice of these losses gives valid bounds.
+    The rough distribution determines at which losses the privacy profile is evaluated. Any losses give valid bounds.
     """
 
     profile: PrivacyProfile  # privacy profile of the release
@@ -198,49 +192,46 @@ class CoarseDescription:
 
     @property
     def span(self) -> float:
-        """The range of :attr:`losses`, from the first to the last one, in nats."""
+        """The difference of the largest and the smallest tabulated loss, in nats."""
         return float(self.losses[-1] - self.losses[0])
 
     @property
     def widest_gap(self) -> float:
-        """The largest allowed distance in nats of losses at which the profile is evaluated.
+        """The largest distance of two losses at which the profile is evaluated, in nats.
 
-        The value is ``inf`` at a low resolution.
+        The distance is ``inf`` for profiles with a low resolution.
         """
         return WIDEST_KNOT_GAP if self.profile.resolution >= 32.0 else math.inf
 
     @property
     def needs_both_directions(self) -> bool:
-        """Whether the add direction of a step differs from the remove direction.
-
-        If True, both directions must be composed.
-        """
+        """True if the add direction of a step differs from the remove direction."""
         return needs_both_directions(self.profile, self.run)
 
     def pairs(self, step: float) -> "ExcessBounds":
-        """Return bounds of the excess of one sampled step in the remove direction (C18).
+        """Return bounds of delta minus ``max(0, 1 - e^eps)`` for one sampled step (C18).
 
-        The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps``. The bounds are valid if the profile is. If the
-        sampled pair is symmetric, they hold in the add direction too.
+        The bounds are for the remove direction, and valid if the profile is.
 
         Args:
             step: The distance of two grid points in nats.
         """
+        # If the sampled pair is symmetric, the bounds hold in the add direction too.
         resolution = self.profile.resolution * (4.0 if step < 0.99 * self.deviation / self.profile.resolution else 1.0)
         return excess_bounds(self.profile, self.run, self.knots(step, resolution), step)
 
     def knots(self, step: float, resolution: float) -> Cells:
-        """Return the knots: the grid cells at which the profile is evaluated.
+        """Return the grid points at which the profile is evaluated, as multiples of ``step``.
 
-        Any choice of knots gives valid bounds. A cell is a loss as an integer multiple of ``step``.
+        Any choice gives valid bounds.
 
         Args:
             step: The distance of two grid points in nats.
-            resolution: The number of knots for one standard deviation of the loss, up to a loss of eight standard
-                deviations. Knots at larger losses are sparser. The cells -1, 0 and 1 are always included.
+            resolution: The number of evaluations for one standard deviation of the loss, up to eight standard
+                deviations. At larger losses there are fewer.
 
         Raises:
-            GridSizeError: The grid has more than :data:`MOST_GRID_CELLS` cells.
+            GridSizeError: The grid has more than :data:`MOST_GRID_CELLS` points.
         """
         if not (count := max(-self.losses[0], self.losses[-1]) / step) < MOST_GRID_CELLS:
             raise GridSizeError(
@@ -268,10 +259,9 @@ def distinct_cells(cells: Cells) -> Cells:
 def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return ``(lower, upper)``: the bounds of a table at the points ``at``.
+    """Return a function for the lower bounds and an array of upper bounds, from a table.
 
-    ``lower`` is a function without arguments that returns the array of lower bounds. ``upper`` is the array of upper
-    bounds, each at least 1e-300.
+    The bounds are for the points ``at``. Upper bounds are at least 1e-300.
     """
     if isinstance(table, TwoSidedTable):
         return partial(table.below, at), np.maximum(table.above(at), SMALLEST_UPPER_BOUND)
@@ -280,10 +270,7 @@ def _read_table(
 
 
 def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return ``(lower, upper)``: bounds of delta at an array of epsilons.
-
-    ``lower`` is a function without arguments that returns the array of lower bounds. ``upper`` is the array of upper
-    bounds.
+    """Return a function for the lower bounds and an array of upper bounds of delta.
 
     Args:
         profile: A privacy profile.
@@ -297,10 +284,7 @@ def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[],
 
 
 def needs_both_directions(profile: PrivacyProfile, run: Run) -> bool:
-    """Return whether the add direction of a step differs from the remove direction.
-
-    If True, both directions must be composed.
-    """
+    """Return whether the add direction of a step differs from the remove direction."""
     return run.scheme.is_one_sided or profile.excess is not None
 
 
@@ -311,18 +295,18 @@ def describe_coarsely(
     plateau: float = PLATEAU_NATS,
     rough_excess: float | None = None,
 ) -> CoarseDescription:
-    """Return the coarse description of one sampled step.
+    """Return a rough distribution of the privacy loss of one sampled step.
 
-    The description needs about a hundred values of the profile.
+    It takes about a hundred evaluations of the profile.
 
     Args:
         profile: The profile of the release.
         run: The sampling of the batches, and the number of releases.
         truncated_mass: The mass of the tails of the whole run that are truncated.
-        plateau: A range of the log excess in nats, above its value at the truncation of the tails, in which a floor is
-            searched (:func:`_cut_tail`).
-        rough_excess: The excess of the whole run below which adaptive grids may be rougher (None:
-            :data:`ROUGH_EXCESS`, and less if ``truncated_mass`` is below :data:`TRUNCATED_RUN_MASS`).
+        plateau: Tails are also truncated where delta is nearly constant. Such a range of losses is searched where the
+            log of delta is at most this many nats above its value at the truncation.
+        rough_excess: The delta of the whole run below which adaptive grids may be rougher (None: :data:`ROUGH_EXCESS`,
+            and less if ``truncated_mass`` is below :data:`TRUNCATED_RUN_MASS`).
 
     Raises:
         PrecisionError: The loss of an unsampled step exceeds :data:`LARGEST_LOSS` with a probability above
@@ -360,9 +344,9 @@ def describe_coarsely(
 
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
-    """Return upper bounds of the excess of an unsampled release in the remove direction.
+    """Return upper bounds of delta minus ``max(0, 1 - e^eps)`` for an unsampled release.
 
-    For ``eps >= 0`` (nats) the excess ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` equals delta.
+    The bounds are for the remove direction and epsilons of any sign, in nats.
     """
     return delta_bounds(profile, eps)[1] if profile.excess is None else _read_table(profile.excess, eps)[1]
 
@@ -370,19 +354,19 @@ def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
 def _cut_tail(
     losses: FloatArray, log_excess: FloatArray, log_least: float, plateau: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return increasing losses and their log excess, truncated in the tail.
+    """Return increasing losses and the log excess at these losses, without the tail.
 
-    The excess is ``E = delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The tail is truncated where ``ln E`` is
-    ``log_least``, or where a floor begins. A floor is a range of losses in which the excess is nearly constant
-    (:data:`PLATEAU_NATS`). A floor would put a small mass at very large losses, which would dominate the composition.
-    Truncating a floor does not worsen any bound. At least three points remain.
+    The excess is ``E = delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The tail begins where ``ln E`` is ``log_least``,
+    or where the excess becomes nearly constant. Truncating it does not worsen any bound.
 
     Args:
         losses: Losses in nats from 0 on, increasing.
         log_excess: ``ln E`` at these losses.
         log_least: The log excess at which the tail is truncated.
-        plateau: A floor is searched where the log excess is at most this far above ``log_least``, in nats.
+        plateau: A nearly constant excess is searched where it is at most this far above ``log_least``, in nats.
     """
+    # A constant excess would put a small mass at very large losses, which would dominate the composition. At least
+    # three points remain.
     distinct = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
     losses, log_excess = losses[distinct], log_excess[distinct]
     rate = -np.diff(log_excess) / np.diff(losses)
@@ -400,13 +384,11 @@ def _cut_tail(
 
 
 def _deviation(losses: FloatArray, excess: FloatArray) -> float:
-    """Return the standard deviation in nats of the finite losses of a distribution.
-
-    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``.
+    """Return the standard deviation of the finite privacy losses of a distribution, in nats.
 
     Args:
-        losses: The losses at which the excess is given, in nats.
-        excess: The excess at these losses, linear in ``e^loss`` between them.
+        losses: Privacy losses in nats.
+        excess: ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``, linear in ``t`` between these losses.
     """
     masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
@@ -420,10 +402,10 @@ def _deviation(losses: FloatArray, excess: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class ExcessBounds:
-    """Upper and lower bounds of the excess ``E`` of a release at some grid points.
+    """Bounds of ``delta(t) - max(0, 1 - t)`` of a release at some grid points.
 
-    ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^loss``, in the remove direction. The code that builds the bounds
-    guarantees them.
+    They are upper and lower bounds at ``t = e^loss``, in the remove direction. The code that builds them guarantees
+    them.
     """
 
     cells: Cells  # losses as integer multiples of ``step``, in increasing order
@@ -436,21 +418,19 @@ class ExcessBounds:
 
     @cached_property
     def above(self) -> DominatingPair:
-        """The pair of :func:`pair_above`, which dominates the release."""
+        """A discrete pair of measures that dominates the release."""
         return pair_above(self.cells, self.upper, self.step)
 
     @cached_property
     def below(self) -> DominatingPair | None:
-        """The pair of :func:`pair_below`, which the release dominates, or None."""
+        """A discrete pair of measures that the release dominates; None if there is none."""
         return pair_below(self.cells, self.find_lower(), self.upper, self.step)
 
 
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
-    """Return bounds of the excess ``E`` of a sampled step in the remove direction (C17).
+    """Return bounds of delta minus ``max(0, 1 - e^eps)`` for a sampled step (C17).
 
-    ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^eps``; the module docstring has formulas for ``E``. For a symmetric
-    pair, the negatives of the cells are added. Otherwise the cells beyond the end of the support are replaced by a
-    single cell, where ``E = 0``.
+    The bounds are for the remove direction.
 
     Args:
         profile: The profile of the release.
@@ -458,6 +438,8 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
         cells: The losses as integer multiples of ``step``, in increasing order.
         step: The distance of two grid points in nats.
     """
+    # For a symmetric pair, the negatives of the cells are added. Otherwise the cells beyond the end of the support are
+    # replaced by a single cell, where the excess is 0.
     q = max(run.sampling_rate, LEAST_GRID_RATE)
     lower_factor = 1.0 if q == run.sampling_rate else 0.0
     if profile.excess is not None:
@@ -496,13 +478,11 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
 
 
 def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
-    """Return a pair that dominates every release with these upper bounds (C18).
-
-    The paragraph "A dominating pair" of the module docstring has the construction.
+    """Return a pair of measures that dominates every release with these upper bounds (C18).
 
     Args:
         cells: The losses as integer multiples of ``step``, in increasing order; one of them is 0.
-        upper: Upper bounds of the excess ``delta(t) - max(0, 1 - t)`` at these losses (``t = e^loss``).
+        upper: Upper bounds of ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``, in the remove direction.
         step: The distance of two grid points in nats.
 
     Raises:
@@ -518,15 +498,14 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
 
 
 def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) -> DominatingPair | None:
-    """Return a pair that every release with these bounds dominates (C18), or None.
+    """Return a pair of measures that every release with these bounds dominates (C18).
 
-    The paragraph "A dominated pair" of the module docstring has the construction. The result is None if the bounds are
-    too far apart: no segment next to ``t = 1`` is positive, or no scale of the masses is valid.
+    The result is None if the bounds are too far apart.
 
     Args:
         cells: The losses as integer multiples of ``step``, in increasing order; one of them is 0.
-        lower: Lower bounds of the excess ``delta(t) - max(0, 1 - t)`` at these losses (``t = e^loss``).
-        upper: Upper bounds of the excess at these losses.
+        lower: Lower bounds of ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``, in the remove direction.
+        upper: Upper bounds of the same values.
         step: The distance of two grid points in nats.
     """
     zero = int(np.searchsorted(cells, 0))
@@ -555,11 +534,12 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
 
 
 def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
-    """Return the cells on the lower convex hull of ``delta``, and their excess (C18).
+    """Return the vertices of the lower convex hull of a privacy profile (C18).
 
-    The excess is ``E = delta - max(0, 1 - t)`` at ``t = e^loss``. The hull includes the point ``(t, E) = (0, 0)``. The
-    loss 0 is always among the returned cells.
+    The profile is given by ``values``, its excess ``E = delta - max(0, 1 - t)`` at ``t = e^loss``. The result has the
+    losses of the vertices as multiples of ``step``, and ``E`` there. The loss 0 is always included.
     """
+    # The hull includes the point (t, E) = (0, 0).
     while True:
         kink, zero = _polygon_kinks(step * np.diff(cells), values), int(np.searchsorted(cells, 0))
         convex = (kink > 0.0) | (cells == 0)
@@ -579,15 +559,16 @@ def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, F
 
 
 def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
-    """Return the ``P``-masses of a polygon: ``t`` times the change of slope at each knot.
+    """Return the ``P``-masses at the corners of a polygon: ``t`` times the change of slope.
 
-    The polygon is the excess ``delta(t) - max(0, 1 - t)``, and the knots are its corners. At ``t = 1`` the value is not
-    the ``P``-mass, because the excess has a further change of slope there.
+    The polygon is the excess ``E = delta(t) - max(0, 1 - t)`` of a privacy profile. The value at ``t = 1`` is not a
+    mass.
 
     Args:
-        gap: The differences of the losses of neighboring knots, in nats.
-        values: The excess ``E`` at the knots.
+        gap: The differences of the losses of neighboring corners, in nats.
+        values: The excess ``E`` at the corners.
     """
+    # At t = 1 the excess has a further change of slope.
     # p_i = t_i (E_(i+1) - E_i) / (t_(i+1) - t_i) - t_i (E_i - E_(i-1)) / (t_i - t_(i-1)): slope on the right less left.
     rise = np.diff(values)
     right = np.append(rise / np.expm1(gap), 0.0)
@@ -598,14 +579,14 @@ def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
 def _scale_polygon(
     cells: Cells, values: FloatArray, step: float, m: float, m_q: float, *, below: bool = False
 ) -> DominatingPair | None:
-    """Return the pair whose excess is this convex polygon, scaled to be a valid bound.
+    """Return a pair of measures whose excess is at or above a convex polygon (C18).
 
-    The knots are the corners of the polygon. At every knot the excess ``delta(t) - max(0, 1 - t)`` of the pair is at or
-    above the polygon, or at or below it if ``below`` is True (C18). The result is None if no scale achieves that.
+    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``. With ``below``, it is at or below the polygon. The
+    result is None if no scale of the masses achieves that.
 
     Args:
-        cells: The losses of the knots as integer multiples of ``step``; one of them is 0.
-        values: The excess at the knots.
+        cells: The losses of the corners as integer multiples of ``step``; one of them is 0.
+        values: The polygon at these losses.
         step: The distance of two grid points in nats.
         m: The ``P``-mass at the loss ``+inf``.
         m_q: The ``Q``-mass at the loss ``-inf``.
@@ -658,10 +639,11 @@ def _ratios(wanted: FloatArray, sums: FloatArray) -> FloatArray:
 
 
 def _excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:
-    """Return the sums ``F_i`` and ``G_i`` in the excess of a pair (C18).
+    """Return nested sums that determine the privacy profile of a pair of measures (C18).
 
-    The paragraph "From a polygon to masses" of the module docstring defines them. ``F_i`` is returned for the cells
-    from cell 0 to the last but one, and ``G_i`` for the cells from the second to cell 0.
+    With ``t = e^loss``, ``dt_l = t_(l+1) - t_l`` and the ``Q``-masses ``q_j``, the sums are
+    ``F_i = sum_(l >= i) dt_l sum_(j > l) q_j`` for losses from 0 on, and ``G_i = sum_(l < i) dt_l sum_(j <= l) q_j``
+    for losses up to 0.
     """
     # weight_j = p_j / t_j,  width_l = dt_l = t_(l+1) - t_l
     t = np.exp(losses)

@@ -60,10 +60,7 @@ NEWTON_RTOL = 1e-11  # relative accuracy of Newton's method for epsilon; its roo
 
 
 class DeltaValue(NamedTuple):
-    """The finite part of delta at one ``eps``, with a guaranteed error.
-
-    The finite part is the part of delta that is due to finite losses.
-    """
+    """The part of delta that is due to finite losses, with a guaranteed error."""
 
     value: float  # computed delta, a probability
 
@@ -73,23 +70,22 @@ class DeltaValue(NamedTuple):
 
 
 class _RepeatedPair(NamedTuple):
-    """``steps`` releases of one dominating pair.
+    """A dominating pair of measures, composed with itself ``steps`` times."""
 
-    Values that are cheap to compute are not cached, because there may be many phases.
-    """
+    # Values that are cheap to compute are not cached, because there may be many phases.
 
     pair: DominatingPair
     steps: int
 
     @property
     def logs(self) -> FloatArray:
-        """The natural logs of the masses."""
+        """The natural logs of the masses of one release."""
         return np.log(np.maximum(self.pair.masses, LEAST_LOG_MASS))
 
     def thin(self, atoms: int) -> tuple[FloatArray, FloatArray]:
-        """Return losses (nats) and log masses of atoms merged into about ``atoms`` groups.
+        """Return losses (nats) and log masses, merged into about ``atoms`` groups.
 
-        The result only guides searches.
+        They only guide searches.
         """
         starts = np.arange(0, len(self.pair.cells), max(1, len(self.pair.cells) // atoms))
         every = np.maximum(self.pair.masses, LEAST_LOG_MASS)
@@ -97,7 +93,7 @@ class _RepeatedPair(NamedTuple):
         return np.add.reduceat(every * self.pair.losses, starts) / masses, np.log(masses)
 
     def delta_at_zero(self) -> float:
-        """Return delta at ``eps = 0`` of one release, rounded up, without infinite losses."""
+        """Return delta of one release at ``eps = 0``, rounded up, without infinite losses."""
         # sum_(j > 0) p_j (1 - e^(-j h))
         above = self.pair.losses > 0.0
         return -float(self.pair.masses[above] @ np.expm1(-self.pair.losses[above])) * (1.0 + 3e-6)
@@ -106,15 +102,15 @@ class _RepeatedPair(NamedTuple):
 class FourierComposition:
     """The composition of phases on a uniform grid: ``delta(eps)`` with a proved error (C19).
 
-    For pairs that dominate the releases, ``value + error`` plus the infinite part bounds delta from above. For pairs
-    that the releases dominate, ``value - error`` bounds delta from below. The caller must know which pairs these are.
-    In the tilted distribution with the tilt ``theta``, the mass at a loss ``l`` is multiplied by ``e^(theta l)``.
+    If the pairs dominate the releases, ``value + error`` plus the mass of infinite losses is an upper bound of delta.
+    If the releases dominate the pairs, ``value - error`` is a lower bound.
 
     Args:
-        phases: The pair of one release of each phase, and the number of releases. All pairs have the same grid step
-            ``h``.
+        phases: The pair of measures of one release of each phase, and the number of releases. All pairs have the same
+            grid step.
         most_fft: The longest FFT in cells; if a longer one is needed, :class:`GridSizeError` is raised.
-        small_delta: True if a tilted distribution may consist of rare large losses only, which very small deltas need.
+        small_delta: True if the exponentially tilted distribution may consist of rare large losses only, which very
+            small deltas need.
     """
 
     def __init__(
@@ -151,14 +147,13 @@ class FourierComposition:
 
     @property
     def single(self) -> bool:
-        """Whether the composition is one release; its delta needs no Fourier inversion."""
+        """True for a composition of one release, whose delta needs no Fourier inversion."""
         return len(self.phases) == 1 and self.phases[0].steps == 1
 
     def moments(self, theta: float) -> tuple[float, float, float]:
-        """Return ``sum_i T_i K_i`` and its first two derivatives in ``theta``, approximately.
+        """Return the cumulant generating function of the loss at ``theta``, and two derivatives.
 
-        ``T_i`` is the number of releases of phase ``i``, and ``K_i(theta) = ln E e^(theta loss)`` is the cumulant
-        generating function of one loss. The result only guides searches.
+        The function is ``ln E e^(theta loss)`` of the run, approximately. The result only guides searches.
         """
         losses, starts, sizes = self.thin_losses, self.thin_starts, self.thin_sizes
         exponent = theta * losses + self.thin_logs
@@ -170,10 +165,10 @@ class FourierComposition:
         return float(self.counts @ (np.log(mass) + top)), float(self.counts @ mean), float(self.counts @ variance)
 
     def tilt_for(self, eps: float) -> float:
-        """Return approximately the best tilt ``theta`` for ``eps`` (nats).
+        """Return approximately the best exponential tilt ``theta`` for computing ``delta(eps)``.
 
-        The best tilt minimizes :meth:`log_chernoff_bound` at ``eps``. At this tilt the terms of ``delta(eps)`` are
-        largest near the mean of the tilted distribution. Any tilt gives a valid result.
+        At the best tilt, the terms of ``delta(eps)`` are largest near the mean of the distribution tilted by
+        ``e^(theta loss)``. Any tilt gives a valid result.
         """
 
         def gap(theta: float) -> tuple[float, float]:
@@ -185,10 +180,9 @@ class FourierComposition:
         return self.limit_tilt(self.solve_tilt(gap, max(eps - self.mean, self.deviation) / self.deviation**2))
 
     def tilt_for_delta(self, log_delta: float) -> float:
-        """Return approximately the best tilt ``theta`` for a delta.
+        """Return approximately the best exponential tilt for computing epsilon at a delta.
 
-        The result is the best tilt at the ``eps`` where :meth:`log_chernoff_bound` is about ``log_delta``. Any tilt
-        gives a valid result.
+        Any tilt gives a valid result.
         """
 
         def gap(theta: float) -> tuple[float, float]:
@@ -201,14 +195,13 @@ class FourierComposition:
         return self.limit_tilt(self.solve_tilt(gap, math.sqrt(2.0 * max(-log_delta, 0.5)) / self.deviation))
 
     def solve_tilt(self, gap: Callable[[float], tuple[float, float]], theta: float) -> float:
-        """Return a tilt near the root of ``gap``, by bracketed Newton steps in ``ln theta``.
-
-        Any tilt gives a valid result; a poor one gives a large error bound.
+        """Return approximately the root of an increasing function of the exponential tilt.
 
         Args:
-            gap: Map from ``theta`` to the value of an increasing function and its slope.
+            gap: Map from a tilt ``theta`` to the value of the function and its slope.
             theta: The start of the search.
         """
+        # bracketed Newton steps in ln theta; a poor tilt gives a large error bound, but a valid result
         low, high = 1e-3 / self.deviation, max(1e3 / self.deviation, 4.0 * theta)
         for _ in range(60):
             value, slope = gap(theta)
@@ -221,12 +214,12 @@ class FourierComposition:
         return theta
 
     def limit_tilt(self, theta: float) -> float:
-        """Return the tilt, reduced if a few rare, huge losses would dominate.
+        """Return the exponential tilt, reduced if a few rare, huge losses would dominate.
 
-        The tilt is reduced while the variance of the tilted distribution more than triples between 0.85 ``theta`` and
-        ``theta``. The result is at most 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
-        For compositions with ``small_delta`` the tilt is not changed.
+        The result is at most 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
         """
+        # The tilt is reduced while the variance of the tilted distribution more than triples between 0.85 theta and
+        # theta. For compositions with small_delta the tilt is not changed.
         if self.small_delta:
             return theta
         theta = min(theta, 600.0 / self.largest_step)
@@ -237,11 +230,10 @@ class FourierComposition:
         return theta
 
     def _log_chernoff_bound(self, eps: float) -> float:
-        """Return ``ln`` of a Chernoff bound of delta, valid if the pairs dominate (C19).
+        """Return the log of a Chernoff bound of delta, valid if the pairs dominate (C19).
 
-        With the loss ``l`` of the run, the finite part of delta is at most
-        ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))`` for every tilt ``theta``. ``T_i`` is the number of
-        releases of phase ``i``, and ``K_i(theta) = ln E e^(theta loss)`` for one of its releases.
+        The bound is ``E e^(theta loss) max_l e^(-theta l) (1 - e^(eps - l))`` for the loss of the run, at nearly the
+        best ``theta``. Infinite losses are not included.
         """
         if eps > self.largest:
             return math.log(max(self.infinity_mass, LEAST_LOG_MASS))
@@ -255,10 +247,9 @@ class FourierComposition:
         return math.log(max(math.exp(min(finite, 1.0)) + self.infinity_mass, LEAST_LOG_MASS))
 
     def tilted_sum(self, theta: float) -> "TiltedSum":
-        """Return the tilted distribution at a tilt of about ``theta``.
+        """Return the loss distribution of the run, tilted by ``e^(theta loss)``.
 
-        The tilt is the largest one of a geometric grid of tilts that is at most ``theta``. A few results are cached,
-        including exceptions. A result depends on the tilt alone, not on the cache.
+        The tilt is rounded down to a geometric grid of tilts.
 
         Raises:
             GridSizeError: The transform exceeds the limits of memory or time.
@@ -275,7 +266,7 @@ class FourierComposition:
             return error
 
     def _delta(self, eps: float) -> "DeltaValue":
-        """Return the finite part of delta at ``eps`` (nats), with its error.
+        """Return the part of delta due to finite losses at ``eps`` (nats), with its error.
 
         Raises:
             GridSizeError: The transform exceeds the limits of memory or time.
@@ -287,7 +278,7 @@ class FourierComposition:
         return self.tilted_sum(self.tilt_for(eps)).delta(eps)
 
     def direct(self, eps: float) -> "DeltaValue":
-        """Return the finite part of delta of one release, by direct summation.
+        """Return the part of delta due to finite losses of one release, by direct summation.
 
         Args:
             eps: Epsilon in nats.
@@ -306,8 +297,6 @@ class FourierComposition:
     def epsilon(self, delta: float, *, above: bool, near: "float | None" = None) -> float:
         """Return an upper or lower bound of ``eps(delta)`` in nats.
 
-        The search is Newton's method in ``(eps, ln delta)``.
-
         Args:
             delta: A probability above 0.
             above: If True, return approximately the least ``eps >= 0`` at which the curve is certainly at most
@@ -319,6 +308,7 @@ class FourierComposition:
             GridSizeError: The error of the composition is too large to tell whether ``delta(eps)`` is above or below
                 ``delta``.
         """
+        # Newton's method in (eps, ln delta)
         sign = 1.0 if above else -1.0
         if above and self.basic <= delta:
             return 0.0
@@ -341,9 +331,9 @@ class FourierComposition:
         """Return the root of a decreasing function, moved until its sign is certain (C19).
 
         Args:
-            excess: Map from ``eps`` to a log ratio, positive below the root, and the absolute value of its slope.
+            excess: Map from ``eps`` to the value of the function and the absolute value of its slope.
             eps: The start of the search.
-            sign: 1 if the result must have ``excess <= 0``, -1 if it must have ``excess >= 0`` or be 0.
+            sign: 1 if the function must be at most 0 at the result, -1 if it must be at least 0 or the result be 0.
 
         Raises:
             GridSizeError: No point with the required sign was found near the root.
@@ -371,13 +361,14 @@ class FourierComposition:
 
 
 class TiltedSum:
-    """The tilted distribution of the loss of the run at one ``theta``, with its transform.
+    """The exponentially tilted loss distribution of a run, with its Fourier transform.
 
-    ``R_k`` is its discrete Fourier transform. Everything that does not depend on ``eps`` is computed once. The error
-    bounds of the module docstring are computed as follows: (i) and (ii) in ``window``, (iii) in ``add``, (iv) in both
-    ``transform_by_...``, (v) and (vi) in ``transform``, and (vii) in ``prepare_sums``. ``delta`` computes (viii) and
-    adds up all errors.
+    Everything that does not depend on ``eps`` is computed once.
     """
+
+    # The error bounds of the module docstring are computed as follows: (i) and (ii) in window, (iii) in add, (iv) in
+    # both transform_by_..., (v) and (vi) in transform, and (vii) in prepare_sums. delta computes (viii) and adds up all
+    # errors.
 
     def __init__(self, composition: FourierComposition, theta: float) -> None:
         self.composition, self.theta = composition, theta
@@ -398,11 +389,10 @@ class TiltedSum:
         self.prepare_sums(values, errors)
 
     def add(self, phase: _RepeatedPair) -> None:
-        """Tilt one phase, and store its log mass, tilted masses, error and variance.
+        """Add the releases of one phase to the sum.
 
-        A release of the phase has the masses ``p_j`` at the losses ``j h``. The log mass is
-        ``K = ln sum_j p_j e^(theta j h)`` for the tilt ``theta``, and the tilted masses are ``p_j e^(theta j h - K)``.
-        The error is their rounding error, and the variance is in squared cells.
+        The stored values are the masses of one release multiplied by ``e^(theta loss)`` and normalized, the log of the
+        normalization, the rounding error of the masses, and their variance in squared grid steps.
         """
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
@@ -427,13 +417,13 @@ class TiltedSum:
     # --- the window ---------------------------------------------------------------------------------
 
     def window(self) -> tuple[int, int, float]:
-        """Return the window as ``(a, n)``, and a bound of the tilted mass outside it.
+        """Return the range of losses that the transform covers, and the tilted mass outside it.
 
-        The window is the cells ``a <= S < a + n``, where ``S`` is the loss of the run in grid steps. The mass outside
-        determines the errors (i) of the tail and (ii) of aliasing.
+        The range is the grid points ``a <= S < a + n`` for the loss ``S`` of the run in grid steps. The result is
+        ``(a, n)`` and an upper bound of the mass, which causes errors of the tail and of aliasing.
 
         Raises:
-            GridSizeError: The window is too long.
+            GridSizeError: The range is too long.
         """
         phases = self.composition.phases
         mean = math.fsum(p.steps * float(m @ p.pair.cells) for p, m in zip(phases, self.masses, strict=True))
@@ -460,13 +450,13 @@ class TiltedSum:
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
         """Return the distance from the mean beyond which the tilted mass is negligible.
 
-        The distance is in cells, and the mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` by Chernoff's bound (C19).
-        The order with the least distance is used; every order gives a valid result.
+        The distance is in grid steps, and the mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` by Chernoff's bound
+        (C19). Every order of this bound gives a valid result.
 
         Args:
-            orders: Chernoff orders per cell.
+            orders: Orders of Chernoff's bound, of which the best is used.
             sign: 1 above the mean, -1 below.
-            mean: The mean of the tilted distribution in cells.
+            mean: The mean of the tilted distribution in grid steps.
         """
         # P~(+-(S - mean) >= B) <= e^(growth - x B) for the order x, where
         # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)), the masses with their error (iii).
@@ -486,10 +476,9 @@ class TiltedSum:
     # --- the transform ------------------------------------------------------------------------------
 
     def transform(self) -> tuple[Cells, Spectrum, FloatArray]:
-        """Return the frequencies ``k`` that are not negligible, with ``R_k`` and its error.
+        """Return the discrete Fourier transform of the tilted distribution of the run.
 
-        ``R_k`` is the discrete Fourier transform of the tilted distribution at the frequency ``k``. Its error (v) is
-        due to the powers of the transforms of single steps.
+        The result has the frequencies ``k`` that are not negligible, the transform there, and an error bound for it.
 
         Raises:
             GridSizeError: The FFT would be too long.
@@ -525,10 +514,9 @@ class TiltedSum:
         return frequencies, value, (powers + relative) * np.exp(log_size + powers)
 
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
-        """Return the transform ``phi_i`` of one step of phase ``i`` by FFT, and its error.
+        """Return the Fourier transform of one step of phase ``i`` by FFT, and its error.
 
-        The frequencies are ``k = 0..n/2``. The error is the sum of (iii), rounding of the masses, and (iv), rounding of
-        the FFT.
+        The frequencies are ``k = 0..n/2``. The error covers the rounding of the masses and of the FFT.
         """
         wrapped = np.bincount(self.composition.phases[i].pair.cells % n, self.masses[i], n)
         # Error (iv), transform by FFT: g log2(n) sqrt(n) |p~|_2 + N u, the latter for sums of masses on one cell.
@@ -538,17 +526,14 @@ class TiltedSum:
         return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT_ROUNDING
 
     def transform_by_sums(self, i: int, wanted: Cells, n: int) -> tuple[Spectrum, float]:
-        """Return the transform ``phi_i`` of one step of phase ``i`` by sums, and its error.
+        """Return the Fourier transform of one step of phase ``i`` by direct sums, and its error.
 
-        The atoms are summed in bins of neighboring cells.
+        The error covers the rounding of the masses and of the sums, in bins of neighboring grid points.
 
         Args:
             i: The index of the phase.
             wanted: The frequencies ``k``.
-            n: The length of the window in cells.
-
-        Returns:
-            ``phi_i`` at these frequencies, and the sum of the errors (iii) of the masses and (iv) of the sums.
+            n: The length of the transform in grid points.
         """
         cells, masses = self.composition.phases[i].pair.cells, self.masses[i]
         # Ranges of frequencies that are wide enough for few bins, in which most factors e^(-i w_k j) are 1.
@@ -567,11 +552,11 @@ class TiltedSum:
         return phi, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
     def wanted_frequencies(self) -> Cells | None:
-        """Return the frequencies ``k <= n/2`` that are not negligible.
+        """Return the frequencies ``k <= n/2`` at which the transform is not negligible.
 
-        The result is None if there are too many. A shorter FFT determines the frequencies. The omitted frequencies are
-        counted as error (vi) of delta.
+        The result is None if there are too many.
         """
+        # A shorter FFT determines the frequencies. The omitted ones are counted as error (vi) of delta.
         n, phases = self.length, self.composition.phases
         # The shorter FFT resolves the phase with the largest variance, and all phases together.
         widest = math.sqrt(max(self.variances))
@@ -603,14 +588,13 @@ class TiltedSum:
     # --- delta --------------------------------------------------------------------------------------
 
     def prepare_sums(self, values: Spectrum, errors: FloatArray) -> None:
-        """Compute the parts of the sum over frequencies that do not depend on ``eps``.
-
-        These are parts of both geometric series of ``W_k``, and of the errors (v) and (vii) of the module docstring.
+        """Compute the parts of delta and of its error that do not depend on ``eps``.
 
         Args:
-            values: ``R_k`` at the frequencies that are not omitted.
-            errors: The error bounds (v) of these values.
+            values: The Fourier transform of the tilted distribution, at the frequencies that are not omitted.
+            errors: The error bounds of these values.
         """
+        # parts of both geometric series of W_k, and of the errors (v) and (vii) of the module docstring
         # Frequencies k and n - k together: the real part counts twice, except for k = 0 and k = n/2. All is over n.
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
         values *= weight
@@ -639,12 +623,11 @@ class TiltedSum:
         self.end_sums = self.sums_at(self.start)
 
     def sums_at(self, cell: int) -> tuple[float, float]:
-        """Return the sums over frequencies of both geometric series that start at a cell.
+        """Return the two sums over frequencies from which delta is computed.
 
         The sums are ``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` for ``x = theta`` and
         ``x = theta + 1``, with ``w_k = 2 pi k / n``. ``theta`` is the tilt, ``h`` the grid step, ``n`` the length of
-        the window, and ``R_k`` the transform of the tilted distribution. The error of the sums is (vii) of the module
-        docstring.
+        the transform, and ``R_k`` the transform of the tilted distribution.
         """
         n, block = self.length, SUMMED_BLOCK
         if len(self.frequencies) < FEWEST_IN_BLOCKS or 8 * len(self.frequencies) < int(self.frequencies[-1]):
@@ -664,10 +647,9 @@ class TiltedSum:
         return float(first), float(second)
 
     def delta(self, eps: float) -> DeltaValue:
-        """Return the finite part of delta at ``eps`` (nats), with the sum of all errors (C19).
+        """Return the part of delta due to finite losses at ``eps`` (nats), with its error (C19).
 
-        The finite part is the part that is due to finite losses. The error is infinite if the tilt is far from the best
-        tilt for ``eps``.
+        The error is infinite if the tilt is far from the best tilt for ``eps``.
         """
         h, theta, n = self.step, self.theta, self.length
         # The cells S = s .. a + n - 1 are the losses of the window above eps, s = max(a, floor(eps / h) + 1).
@@ -715,9 +697,9 @@ def _log_sum_exp(logs: FloatArray) -> float:
 
 
 def _turn_masses(masses: FloatArray, cells: Cells, k: int, n: int) -> FloatArray | Spectrum:
-    """Return ``p_j e^(-i w_k j)`` for the masses ``p_j`` at the cells ``j``.
+    """Return ``p_j e^(-2 pi i k j / n)`` for the masses ``p_j`` at the grid points ``j``.
 
-    ``w_k = 2 pi k / n``. The result is real if all factors are 1 or -1.
+    The result is real if all factors are 1 or -1.
     """
     if 2 * k in (0, n):
         return masses * (1.0 - 2.0 * (cells & 1)) if k else masses
@@ -725,9 +707,10 @@ def _turn_masses(masses: FloatArray, cells: Cells, k: int, n: int) -> FloatArray
 
 
 def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n: int) -> tuple[Spectrum, int]:
-    """Return the transform of masses at small frequencies ``k``, and the number of bins.
+    """Return the Fourier transform of masses at small frequencies, and the number of bins.
 
-    The transform is ``sum_j q_j e^(-2 pi i k j / n)`` for the masses ``q_j`` at the cells ``j`` (C19, "Sums in bins").
+    The transform is ``sum_j q_j e^(-2 pi i k j / n)`` for the masses ``q_j`` at the grid points ``j`` (C19, "Sums in
+    bins").
     """
     # Bins of b cells, a power of two that divides n, such that |x| = pi |k| b / n <= 1.
     wide = math.floor(math.log2(n / (math.pi * max(1, int(np.max(np.abs(k)))))))
@@ -756,10 +739,8 @@ def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n:
 
 
 def _join_ranges(starts: Cells, stops: Cells) -> Cells:
-    """Return the distinct integers of the ranges ``starts..stops``, ends included.
-
-    The ranges are sorted and overlap at most at their ends.
-    """
+    """Return the distinct integers of sorted ranges ``starts..stops``, ends included."""
+    # the ranges overlap at most at their ends
     starts = np.maximum(starts, np.concatenate([starts[:1], stops[:-1] + 1]))
     counts = np.maximum(stops - starts + 1, 0)
     before = np.cumsum(counts) - counts
@@ -771,7 +752,7 @@ def _squared_size(phi: Spectrum) -> FloatArray:
 
 
 def _squared_size_bound(squares: FloatArray, error: float) -> FloatArray:
-    """Return an upper bound of ``|phi|^2`` for numbers ``phi`` with an error.
+    """Return an upper bound of ``|phi|^2`` for complex numbers ``phi`` with an error.
 
     Args:
         squares: The computed ``|phi|^2``.

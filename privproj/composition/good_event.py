@@ -1,11 +1,11 @@
-"""Bound a run by a good event: delta is the probability of the bad event plus the delta of a Gaussian run (C16).
+"""Bound a run by the probability of a bad event plus the delta of a Gaussian run (C16).
 
 The bad event of a release is that the release multiplies the norm of the difference of neighboring sums by more than
-``radius(p)``. The bad event has a probability of at most ``p``, and can occur ``n`` times in the run. If it does not
-occur, the same run of the Gaussian mechanism with ``mu radius(p)`` bounds the run (``mu`` is the sensitivity divided by
-the noise). The profile of this Gaussian run is ``H^tau``, with ``tau = radius(p)^2``. So delta is at most ``n p +
-H^tau``. Every ``p`` gives a valid bound, so the user may set the share of delta for each term, or privproj optimizes
-it.
+``radius(p)``. It has a probability of at most ``p``, and can occur ``n`` times in the run. If it does not occur, the
+run has at most the privacy loss of a Gaussian run with ``mu radius(p)``, where ``mu`` is the sensitivity divided by the
+noise. ``H^tau`` is the privacy profile of this Gaussian run, with ``tau = radius(p)^2``. So delta is at most
+``n p + H^tau``. Every ``p`` gives a valid bound: the user may set the share of delta for each term, or privproj
+optimizes it.
 """
 
 import math
@@ -34,10 +34,10 @@ LEAST_SLOPE = 1e-9  # least slope -d ln H^tau / d ln(n p) that a search accepts;
 
 @dataclass(frozen=True)
 class GoodEventCurve:
-    """The privacy curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16).
+    """The sum of the probability of a bad event and of a Gaussian delta (C16).
 
-    ``p`` is the probability of the bad event in one release, and ``n`` is how often the bad event can occur. ``H^tau``
-    is the profile of the Gaussian run outside the bad event. The curve is a valid upper bound if ``release`` is valid.
+    The sum is a privacy curve of a run; the Gaussian delta is that of the run without the bad event. It is a valid
+    upper bound if ``release`` is valid.
     """
 
     release: "GoodEvent"  # good event of one release
@@ -48,41 +48,39 @@ class GoodEventCurve:
 
     @property
     def split(self) -> float | str:
-        """The share of delta for the bad event, above 0 and below 1, or "optimal"."""
+        """The share of delta that is the probability of the bad event, or "optimal"."""
         return self.run.split or self.release.default_split
 
     @property
     def leads_with_epsilon(self) -> bool:
-        """True if the split is fixed; delta is then computed as the inverse of epsilon (C24)."""
+        """True if the share of delta for the bad event is fixed.
+
+        Delta is then computed as the inverse of epsilon (C24).
+        """
         return isinstance(self.split, float)
 
     @property
     def digits(self) -> int:
-        """The number of significant digits of a reported epsilon (C24: exact inverses).
-
-        Fewer digits are reported if delta is less accurate: after an optimization of the split on a grid, or if delta
-        is computed as the inverse of epsilon.
-        """
+        """The number of significant digits of a reported epsilon (C24: exact inverses)."""
+        # Fewer digits are reported if delta is less accurate: after an optimization of the split on a grid, or if delta
+        # is computed as the inverse of epsilon.
         if self.leads_with_epsilon:
             return 8 if self.composed else 10
         return 5 if self.composed else RESULT_DIGITS
 
     @property
     def numerics(self) -> dict[str, object]:
-        """The split of delta between the bad event and the Gaussian run, for reports."""
+        """The share of delta for the bad event, as an entry of a result."""
         return {"split": self.split}
 
     @property
     def composed(self) -> bool:
-        """Whether the Gaussian run needs a discretization grid (sampled batches).
-
-        If so, each trial of a split is a composition on a grid.
-        """
+        """True if batches are sampled; the Gaussian run then needs a discretization grid."""
         return self.run.sampling_rate < 1.0
 
     @property
     def log_sampled(self) -> float:
-        """The log of the probability that the record is in any batch; it bounds delta (C23)."""
+        """The log probability that the record is in any batch; it bounds ``ln delta`` (C23)."""
         if not self.composed:
             return 0.0
         from privproj.composition.tails import log_ever_sampled
@@ -91,44 +89,43 @@ class GoodEventCurve:
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019  (log_delta and epsilon use the same runs; a curve lives for one query)
     def gaussian(self, log_bad: float) -> Curve:
-        """Return the privacy curve of the Gaussian run outside the bad event.
+        """Return the privacy curve of the Gaussian run, if the bad event does not occur.
 
-        ``log_bad`` is ``ln(n p)``, the log of the total probability of the bad event.
+        ``log_bad`` is the log of the total probability of the bad event.
         """
         return at_first_level(compose(self.gaussian_release(log_bad), self.run))
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def rough_gaussian(self, log_bad: float) -> Curve:
-        """Return a rough version of :meth:`gaussian` for choosing the split of delta.
-
-        Its grid has only 32 values of the profile per standard deviation of the loss.
-        """
+        """Return a less accurate, faster version of :meth:`gaussian`."""
+        # Its grid has only 32 values of the profile per standard deviation of the loss.
         profile = replace(self.gaussian_release(log_bad), resolution=32.0)
         return at_first_level(compose(profile, replace(self.run, discretization=None)))
 
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
-        """Return the profile of one Gaussian release outside the bad event.
+        """Return the privacy profile of one Gaussian release, if the bad event does not occur.
 
-        ``log_bad`` is ``ln(n p)``, the log of the total probability of the bad event.
+        ``log_bad`` is the log of the total probability of the bad event in the run.
         """
         # mu radius(p), with ln p = ln(n p) - ln n lowered by its rounding: a smaller p has a larger radius.
         return gaussian_profile(next_up(self.release.mu * self.release.radius(log_bad - self.log_count - 1e-12)))
 
     def at_share(self, log_delta: float, log_odds: float) -> float:
-        """Return epsilon (nats) at delta for one share of the bad event.
+        """Return epsilon (nats) at a delta of which a given share is for the bad event.
 
         Args:
             log_delta: ``ln delta``.
-            log_odds: The log odds of the share: the bad event has the part ``1/(1 + e^-log_odds)`` of delta.
+            log_odds: The log odds of the share, ``ln(share / (1 - share))``.
         """
         # n p = share delta,  H^tau(eps) = (1 - share) delta
         log_share, log_rest = -math.log1p(math.exp(-log_odds)), -math.log1p(math.exp(log_odds))
         return self.gaussian(log_delta + log_share).epsilon(log_delta + log_rest).upper
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an upper bound of ``eps(delta)`` in nats, at the fixed or best split (C16).
+        """Return an upper bound of ``eps(delta)`` in nats, as an enclosure (C16).
 
-        The lower end of the enclosure is ``-inf``, because no lower bound is known.
+        The share of delta for the bad event is fixed or optimized. The lower end is ``-inf``, because no lower bound is
+        known.
         """
         if isinstance(self.split, float):
             log_odds = math.log(self.split) - math.log1p(-self.split)
@@ -143,11 +140,13 @@ class GoodEventCurve:
         return Enclosure(-math.inf, best)
 
     def composed_epsilon(self, log_delta: float) -> float:
-        """Return ``eps(delta)`` in nats of a composed run at the best split of delta.
+        """Return ``eps(delta)`` in nats of a run with sampled batches.
 
-        The split and epsilon are computed in turn: :meth:`best_event` chooses the split for the last epsilon, and this
-        split gives the next epsilon. Every split gives a valid bound.
+        Delta is split into the probability of the bad event and the delta of the Gaussian run, nearly optimally. Every
+        split gives a valid bound.
         """
+        # The split and epsilon are computed in turn: best_event chooses the split for the last epsilon, and this split
+        # gives the next epsilon.
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
         eps = self.rough_gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper
         tried = None
@@ -161,13 +160,14 @@ class GoodEventCurve:
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def best_event(self, eps: float) -> float:
-        """Return approximately the best ``ln(n p)`` at ``eps`` (nats).
+        """Return approximately the best log probability of the bad event at ``eps`` (nats).
 
-        ``n p`` is the total probability of the bad event, and ``H`` is the delta of the Gaussian run. As ``p``
-        increases, ``H`` decreases. The sum ``n p + H`` is smallest at ``n p = m H``, where ``-m`` is the slope of
-        ``ln H`` in ``ln(n p)``. Coarse grids are enough to compute ``H`` here. The result is a multiple of
+        It minimizes the sum of this probability and of the delta of the Gaussian run. The result is a multiple of
         :data:`EVENT_SPACING`.
         """
+        # n p is the total probability of the bad event, and H is the delta of the Gaussian run. As p increases, H
+        # decreases. The sum n p + H is smallest at n p = m H, where -m is the slope of ln H in ln(n p). Coarse grids
+        # are enough for H here.
 
         def rest(log_bad: float) -> float:
             return self.rough_gaussian(log_bad).log_delta(eps).upper
@@ -189,11 +189,11 @@ class GoodEventCurve:
         return min(seen, key=lambda log_bad: log_add(log_bad, seen[log_bad]))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an upper bound of ``ln delta(eps)`` for ``eps`` in nats (C16).
+        """Return an upper bound of ``ln delta(eps)`` for ``eps`` in nats, as an enclosure (C16).
 
-        For a fixed split, the result is the inverse of :meth:`epsilon`. Otherwise the best split is used. The lower end
-        of the enclosure is ``-inf``, because no lower bound is known.
+        The lower end is ``-inf``, because no lower bound is known.
         """
+        # For a fixed split, the result is the inverse of epsilon. Otherwise the best split is used.
         if isinstance(self.split, float):
             rtol = 1e-7 if self.composed else 1e-12
             return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol))
@@ -213,8 +213,8 @@ class GoodEventCurve:
 class GoodEvent:
     """The event that a release hardly increases the difference of neighboring sums (C16).
 
-    ``radius`` bounds the factor by which a release multiplies the norm of this difference. The code that builds the
-    event guarantees ``radius``.
+    ``radius`` maps the log probability that the event fails to a bound of the factor by which the release multiplies
+    the norm of the difference. The code that builds the event guarantees ``radius``.
     """
 
     mu: float  # sensitivity divided by the standard deviation of the noise, the inverse of the noise multiplier
@@ -232,11 +232,9 @@ class GoodEvent:
     default_split: float | str = "optimal"  # share of delta for the bad event, if the run has none; or "optimal"
 
     def over_run(self, run: Run) -> GoodEventCurve:
-        """Return the privacy curve of the run.
-
-        The bad event can occur ``n`` times. ``n`` is the number of steps, or 1 if ``once`` is True. If ``sampled`` is
-        True, this number is multiplied by the sampling rate.
-        """
+        """Return the privacy curve of a run of releases with this event."""
+        # The bad event can occur n times: the number of steps, or 1 if ``once`` is True, times the sampling rate if
+        # ``sampled`` is True.
         # n = T, q T or 1
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)
         return GoodEventCurve(self, run, math.log(count))

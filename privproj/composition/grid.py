@@ -1,9 +1,9 @@
 """Compose a run on a discretization grid of privacy losses, and choose the grid.
 
-:mod:`privproj.composition.dominating_pairs` bounds one step by a dominating and a dominated pair (C18).
-:mod:`privproj.composition.fourier` composes both pairs on a uniform grid and bounds every numerical error (C19), so
-that the results enclose the exact value of the bound. If the losses differ by orders of magnitude,
-:mod:`privproj.composition.repeated_squaring` composes the pairs on adaptive grids (C23).
+:mod:`privproj.composition.dominating_pairs` bounds one step by a dominating and a dominated pair of measures (C18).
+:mod:`privproj.composition.fourier` composes both on a uniform grid and bounds every numerical error (C19), so that the
+results enclose the exact value of the bound. If the losses differ by orders of magnitude,
+:mod:`privproj.composition.repeated_squaring` composes both on adaptive grids (C23).
 """
 
 import math
@@ -54,12 +54,11 @@ ComposedDirection = FourierComposition | ComposedPmf  # a composed run in one di
 class ComposedCurve:
     """The privacy curve of a composed run: the maximum of the remove and add directions.
 
-    The curve is a valid bound because the pairs dominate the steps (C18), and composition preserves domination (C19 or
-    C23). Lower bounds are composed on first use.
+    The curve is valid because dominating pairs of measures are composed (C18, C19, C23).
 
     Args:
         bounds: For each phase, the bounds (:class:`ExcessBounds`) of one step, and the number of steps.
-        numerics: How the curve was computed, for results.
+        numerics: How the curve was computed, as entries of a result.
     """
 
     # upper bounds of delta in the remove direction and, if it differs, in the add direction
@@ -73,19 +72,19 @@ class ComposedCurve:
         self.above = self.compose([(ends.above, steps) for ends, steps in bounds], above=True)
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedDirection, ...]:
-        """Return the composition of the pairs in each direction (remove, add).
+        """Return the composed run in the remove direction and, if it differs, the add direction.
 
         Args:
-            pairs: The pair of one step of each phase, and the number of steps.
+            pairs: The discrete pair of measures of one step of each phase, and the number of steps.
             above: True for upper bounds of delta, False for lower bounds.
         """
         raise NotImplementedError
 
     @cached_property
     def below(self) -> tuple[ComposedDirection, ...]:
-        """Lower bounds of delta in the directions of :attr:`above`.
+        """Lower bounds of delta, in the remove direction and possibly the add direction.
 
-        The tuple is empty if some step has no lower bound, and may lack the add direction.
+        The tuple is empty if some step has no lower bound.
         """
         pairs = [(ends.below, steps) for ends, steps in self.bounds if ends.below]
         return self.compose(pairs, above=False) if len(pairs) == len(self.bounds) else ()
@@ -97,7 +96,7 @@ class ComposedCurve:
     def delta_above(self, eps: float) -> tuple[float, float]:
         """Return an upper bound of delta, and the part of it that is due to errors.
 
-        This part is the sum of the numerical error and of the mass of infinite losses.
+        The errors are the numerical error and the mass of losses that count as infinite.
         """
         # the maximum over the directions of value + error + infinite part
         upper = SMALLEST_COMPOSED_DELTA, 0.0
@@ -123,9 +122,9 @@ class ComposedCurve:
         """Return an enclosure of ``eps(delta)`` in nats.
 
         Raises:
-            PrecisionError: The mass of infinite losses is at least delta. For repeated squaring this is a
-                :class:`GridSizeError`, because the next grid may represent these losses as finite.
+            PrecisionError: The mass of losses that count as infinite is at least delta.
         """
+        # For repeated squaring this is a GridSizeError, because the next grid may represent these losses as finite.
         delta = math.exp(log_delta)
         infinite = max(c.infinity_mass for c in self.above)
         if delta <= infinite:
@@ -152,7 +151,7 @@ class ComposedCurve:
 
 
 def _delta_above(one: ComposedDirection, eps: float) -> tuple[float, float]:
-    """Return the result of :meth:`ComposedCurve.delta_above` for one direction."""
+    """Return an upper bound of delta in one direction, and the part that is due to errors."""
     finite = one.delta(eps)
     error = finite.error + one.infinity_mass
     return finite.value + error, error
@@ -162,9 +161,9 @@ class UniformGridCurve(ComposedCurve):
     """The privacy curve of a run on a uniform grid, by Fourier inversion (C18, C19).
 
     Args:
-        steps: The coarse description of one step of each phase.
+        steps: A rough loss distribution of one step of each phase.
         spacing: The distance of two grid points in nats.
-        most_fft: The longest FFT in cells.
+        most_fft: The longest FFT in grid points.
 
     Raises:
         PrecisionError: The spacing is above :data:`LARGEST_GRID_STEP`.
@@ -182,7 +181,7 @@ class UniformGridCurve(ComposedCurve):
         self.numerics = {"composer": "privproj", "grid_step": spacing, "grid_points": points}
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[FourierComposition, ...]:
-        """Return the composition of the pairs in each direction, by Fourier inversion.
+        """Return the composed run in the remove and add directions, by Fourier inversion.
 
         The add direction is omitted if it equals the remove direction.
         """
@@ -193,12 +192,12 @@ class UniformGridCurve(ComposedCurve):
 
 
 class RepeatedSquaringCurve(ComposedCurve):
-    """The privacy curve of a run by repeated squaring (C23).
+    """The privacy curve of a run by repeated squaring on adaptive grids (C23).
 
     Lower bounds are available in the remove direction only.
 
     Args:
-        steps: The coarse description of one step of each phase.
+        steps: A rough loss distribution of one step of each phase.
 
     Raises:
         GridSizeError: Tails are truncated at a mass below :data:`LEAST_SQUARED_CUT`.
@@ -220,7 +219,7 @@ class RepeatedSquaringCurve(ComposedCurve):
         super().__init__([(adaptive_bounds(step), step.run.steps) for step in steps], SQUARING_NUMERICS)
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedPmf, ...]:
-        """Return the composition of the pairs in each direction, by repeated squaring.
+        """Return the composed run in the remove and add directions, by repeated squaring.
 
         Lower bounds are computed in the remove direction only.
         """
@@ -232,28 +231,27 @@ class RepeatedSquaringCurve(ComposedCurve):
 
 
 class GridCurve:
-    """The privacy curve of a run on a given uniform grid, or on the first default grid that works.
+    """The privacy curve of a run on a given uniform grid, or on the first grid that works.
 
-    The default grids are tried in this order:
+    The grids are tried in this order:
 
-    1. the uniform grid that is as fine as the profiles require;
-    2. repeated squaring on adaptive grids;
-    3. both again with shorter tails, if these are much shorter;
-    4. coarser uniform grids.
+    1. the uniform grid that is as fine as the profiles require; 2. repeated squaring on adaptive grids; 3. both again
+    with shorter tails, if these are much shorter; 4. coarser uniform grids.
 
-    If the losses differ by orders of magnitude, 2 comes before 1. Repeated squaring counts very large losses as
-    infinite. If there are such losses, 2 comes after 3.
-
-    Truncated tails count as infinite losses, so grids with shorter tails work for larger deltas only. If a query
-    exceeds the limits of one grid, it is evaluated on the next grid. A loose result is also compared with the result on
-    the next grid: on a uniform grid, no single tilt resolves rare large losses together with many small ones. Every
-    query starts with the first grid, and the search for its lower bound starts with the grid of its upper bound. So a
-    result does not depend on earlier queries (C24). Every grid gives valid bounds.
+    If the losses differ by orders of magnitude, 2 comes before 1. If repeated squaring counts some losses as infinite
+    because they are very large, 2 comes after 3. Every grid gives valid bounds. A result does not depend on earlier
+    queries (C24).
 
     Args:
-        coarse: The coarse description of one step of each phase.
-        spacing: The distance of two grid points in nats (None: the default grids).
+        coarse: A rough loss distribution of one step of each phase.
+        spacing: The distance of two grid points in nats (None: the grids above).
     """
+
+    # Truncated tails count as infinite losses, so grids with shorter tails work for larger deltas only. If a query
+    # exceeds the limits of one grid, it is evaluated on the next grid. A loose result is also compared with the result
+    # on the next grid: on a uniform grid, no single tilt resolves rare large losses together with many small ones.
+    # Every query starts with the first grid, and the search for its lower bound starts with the grid of its upper
+    # bound.
 
     def __init__(self, coarse: list[CoarseDescription], spacing: float | None = None) -> None:
         self.coarse, self.most_fft = coarse, MOST_FFT_CELLS if spacing else QUICK_FFT_CELLS
@@ -283,13 +281,11 @@ class GridCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the last result was computed: the composer, and the grid."""
+        """The grid and the method of the last result, as entries of a result."""
         return self.level(self.used).numerics if self.spacings[self.used] else SQUARING_NUMERICS
 
     def level(self, level: int) -> ComposedCurve:
-        """Return the curve on the grid ``spacings[level]``.
-
-        Curves and their exceptions are cached.
+        """Return the privacy curve on the grid with this index.
 
         Raises:
             PrecisionError: The grid exceeds its limits.
@@ -313,7 +309,7 @@ class GridCurve:
     def log_delta(self, eps: float, threshold: float = -math.inf) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats.
 
-        If the upper end is at most ``threshold``, it may be loose, because no further grid is tried.
+        An upper end of at most ``threshold`` may be loose.
         """
         return self.evaluate(lambda curve: curve.log_delta(eps), lambda _: eps, threshold)
 
@@ -329,19 +325,19 @@ class GridCurve:
     ) -> Enclosure:
         """Return the result on the first grid that works, or a tighter one on a later grid.
 
-        A result is loose if more than a share :data:`LOOSE_SHARE` of its delta is numerical error. A loose result above
-        ``threshold`` is compared with results on later grids, as long as the results decrease or tails are short. At
-        some epsilons ``log_delta`` and ``epsilon`` may use different grids. :mod:`privproj.profiles.conversion` then
-        moves a result until the round trip holds (C24).
+        A later grid is tried if the result is above ``threshold`` and a large part of its delta is numerical error.
 
         Args:
-            read: Map from a curve to the result.
+            read: Map from a privacy curve to the result.
             epsilon_of: Map from the result to its epsilon, at which the error of delta is evaluated.
             threshold: A result at most this large is not improved.
 
         Raises:
             PrecisionError: No grid is within its limits.
         """
+        # Later grids are tried as long as the results decrease or tails are short. At some epsilons log_delta and
+        # epsilon may use different grids. privproj.profiles.conversion then moves a result until the round trip holds
+        # (C24).
         self.used, ends = self._first_available(read, 0)
         with suppress(PrecisionError):  # without a comparison the result stands
             level = self.used
@@ -388,18 +384,16 @@ class GridCurve:
 
     @cached_property
     def squaring_has_lower_bounds(self) -> bool:
-        """Whether repeated squaring has lower bounds.
-
-        If so, the search for a lower bound continues after a uniform grid without one.
-        """
+        """True if repeated squaring has lower bounds for this run."""
+        # If so, the search for a lower bound continues after a uniform grid without one.
         return all(adaptive_bounds(step).below for step in self.coarse)
 
 
 class SmallestGridCurve(GridCurve):
-    """The smallest of several upper bounds of one run.
+    """The smallest of several upper bounds of the privacy curve of one run.
 
     Args:
-        bounds: The bounds.
+        bounds: The privacy curves.
     """
 
     def __init__(self, bounds: list[GridCurve]) -> None:
@@ -407,13 +401,13 @@ class SmallestGridCurve(GridCurve):
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the last result was computed: the composer, and the grid."""
+        """The grid and the method of the last result, as entries of a result."""
         return self.smallest.numerics
 
     def log_delta(self, eps: float, threshold: float = -math.inf) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats.
 
-        If the upper end is at most ``threshold``, it may be loose, because no further grid is tried.
+        An upper end of at most ``threshold`` may be loose.
         """
         return self._smallest(lambda bound: bound.log_delta(eps, threshold))
 

@@ -74,13 +74,13 @@ PILOT_LOSSES = 14  # losses of each sign at which the values of m are compared
 def group_step(
     member: Callable[[int], PrivacyProfile], logs: Array, *, of_fixed_size: bool = False, cut: float = CUT_MASS
 ) -> PrivacyProfile:
-    """Return the profile of one step for a group of records, in both directions (C37).
+    """Return the privacy profile of one sampled step for a user with several records (C37).
 
-    The step samples the records of the group. The caller must account for the result as one release on the whole
-    dataset. The result is valid if the profiles that ``member`` returns are.
+    The result is valid in the add and remove directions if the profiles that ``member`` returns are. The caller must
+    account for it as one release on the whole dataset.
 
     Args:
-        member: Map from ``j`` to the profile of a release on a batch with ``j`` of the records.
+        member: Map from ``j`` to the profile of a release on a batch with ``j`` of the user's records.
         logs: The log probabilities that a batch contains ``j = 0, 1, ...`` of the records, from :func:`poisson_weights`
             or :func:`fixed_size_weights`.
         of_fixed_size: True for batches of fixed size, with profiles under the replace relation.
@@ -114,7 +114,7 @@ def group_step(
 
 
 def copies_of_record(mu: float, rate: float, size: int) -> PrivacyProfile:
-    """Return the exact profile of one Poisson batch for several equal records.
+    """Return the exact privacy profile of one Poisson batch for several copies of a record.
 
     Args:
         mu: The sensitivity for one record divided by the standard deviation of the Gaussian noise.
@@ -127,13 +127,13 @@ def copies_of_record(mu: float, rate: float, size: int) -> PrivacyProfile:
 
 
 def poisson_weights(rate: float, size: int) -> Array:
-    """Return the log probabilities of ``j = 0, ..., k`` sampled records of a group.
+    """Return the log probabilities that ``j = 0, ..., k`` records of a user are sampled.
 
     Under Poisson sampling they are ``ln P(Bin(k, q) = j)``.
 
     Args:
         rate: The sampling rate ``q``.
-        size: The number ``k`` of records in the group.
+        size: The number ``k`` of records of the user.
     """
     j = np.arange(size)
     # w_(j+1) / w_j = (k - j) / (j + 1) q / (1 - q)
@@ -142,14 +142,14 @@ def poisson_weights(rate: float, size: int) -> Array:
 
 
 def fixed_size_weights(records: int, batch: int, size: int) -> Array:
-    """Return the log probabilities of ``j = 0, ..., k`` sampled records of a group.
+    """Return the log probabilities that ``j = 0, ..., k`` records of a user are sampled.
 
     The batch has a fixed size, so the probabilities are hypergeometric.
 
     Args:
         records: The number ``n`` of records in the dataset.
         batch: The batch size ``B``.
-        size: The number ``k`` of records in the group.
+        size: The number ``k`` of records of the user.
 
     Raises:
         UnsupportedError: ``k > B`` or ``k > n - B``.
@@ -167,10 +167,9 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
 
 
 class _GroupStep:
-    """The excess of one step for a group, from profiles for 1, 2, ... records.
+    """Bounds of the privacy profile of one sampled step for a user with several records.
 
-    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` in the remove direction. The module docstring defines
-    the symbols.
+    They are combined from profiles of releases on batches with 1, 2, ... of the records.
     """
 
     def __init__(
@@ -207,10 +206,10 @@ class _GroupStep:
             self._choose_shifts()
 
     def _choose_shifts(self) -> None:
-        """Set the parameter ``m`` of the bound at some losses to the best candidate.
+        """Choose the free parameter of the bound at some losses.
 
-        The module docstring has the bound. Each candidate is the ``mu`` of a Gaussian with the same profile for one
-        record at one epsilon.
+        Each candidate is the ``mu`` of a Gaussian with the same delta for one record at one epsilon. Every value is
+        valid.
         """
         from privproj.profiles.gaussian import find_noise
 
@@ -232,21 +231,20 @@ class _GroupStep:
 
     @property
     def excess(self) -> TwoSidedTable:
-        """Lower and upper bounds of the excess in the remove direction.
+        """Bounds of delta minus ``max(0, 1 - e^eps)``, as functions of an array of epsilons.
 
-        They are functions of an array of losses in nats. A lower bound of 0 means that none is known. The excess is
-        ``delta(t) - max(0, 1 - t)`` at ``t = e^eps``.
+        The bounds are for the remove direction. A lower bound of 0 means that none is known.
         """
         return TwoSidedTable(
             self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.log_shifts))
         )
 
     def above(self, losses: Array, log_shifts: Array) -> Array:
-        """Return upper bounds of the excess at these losses.
+        """Return upper bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
         Args:
-            losses: Losses ``ln t`` in nats.
-            log_shifts: ``ln m`` at each loss, for the parameter ``m`` of the bound (module docstring).
+            losses: Epsilons in nats.
+            log_shifts: The log of the free parameter of the bound at each epsilon.
         """
         upper, inside = np.zeros(len(losses)), losses > self.log_weights[0]
         at = np.maximum(losses[inside], self.log_weights[0] + LEAST_GAP)
@@ -255,11 +253,12 @@ class _GroupStep:
         return upper
 
     def below(self, losses: Array) -> Array:
-        """Return lower bounds of the excess at these losses (nats), or 0 if unknown.
+        """Return lower bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
-        A lower bound is known only if all suprema of the bound are attained by one event (Gaussian noise, Poisson
-        sampling).
+        ``losses`` are epsilons in nats. The bounds are 0 if unknown. They are known for Gaussian noise and Poisson
+        sampling.
         """
+        # Then all suprema of the bound are attained by one event.
         lower, inside = np.zeros(len(losses)), losses > self.log_weights[0] + LEAST_GAP
         if self.mu:
             at = losses[inside]
@@ -271,14 +270,15 @@ class _GroupStep:
         return lower
 
     def _sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
-        """Return a bound of the excess, the sum over ``j >= 1``, and the parameter ``x``.
+        """Return the sum over the numbers ``j >= 1`` of a user's records that bounds a step.
 
-        The module docstring has the sum and defines its symbols.
+        The sum bounds delta minus ``max(0, 1 - e^eps)``. The second result is the parameter ``x`` of the likelihood
+        ratios.
 
         Args:
-            at: ``ln t`` in nats.
-            m: ``m`` at each of these losses.
-            end: 0 to use lower bounds of the profiles ``D_j``, 1 to use upper bounds.
+            at: Epsilons in nats.
+            m: The free parameter of the bound at each epsilon.
+            end: 0 to use lower bounds of the profiles for ``j`` records, 1 to use upper bounds.
         """
         x = self._thresholds(at, m)
         total, sign = np.zeros(len(at)), np.where(at >= 0.0, -1.0, 1.0)
@@ -292,9 +292,9 @@ class _GroupStep:
         return total, x
 
     def _log_ratios(self, x: Array, m: Array) -> tuple[Array, Array]:
-        """Return ``ln r_j`` for every number ``j`` of records, and its slope in ``x``.
+        """Return log likelihood ratios for all numbers ``j`` of records, and their slopes.
 
-        ``r_j`` is the likelihood ratio at ``x`` of two Gaussians at the distance ``j m``.
+        The ratio is that of two unit Gaussians at the distance ``j m``, at the point ``x``. The slope is in ``x``.
         """
         j = self.sizes[:, None]
         # ln r_j = j m x - (j m)^2/2
@@ -306,10 +306,10 @@ class _GroupStep:
         return rising, np.maximum.accumulate(np.where(plain == rising, slopes, 0.0), axis=0)
 
     def _thresholds(self, losses: Array, m: Array) -> Array:
-        """Return ``x`` with ``sum_(j >= 1) w_j r_j = t - w_0`` at ``ln t = losses``.
+        """Return the point ``x`` at which the likelihood ratio of a step is ``e^losses``.
 
-        ``w_j`` is the probability of ``j`` records in a batch, and ``r_j`` is a likelihood ratio at ``x``. The result
-        is rounded down for ``t >= 1`` and up for ``t < 1``.
+        The likelihood ratio is the mean of those of two unit Gaussians at the distance ``j m``, over the number ``j``
+        of records in a batch. ``x`` is rounded down for ``losses >= 0`` and up otherwise.
         """
         j, weights = self.sizes[:, None], self.log_weights[1:, None]
         gap = -np.expm1(self.log_weights[0] - losses)
@@ -341,15 +341,18 @@ class _GroupStep:
 
 
 def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], size: int, *, is_true: bool) -> Curve:
-    """Return the privacy curve of a run for a group, the smaller one of two bounds (C37).
+    """Return the privacy curve of a run for a user with several records (C37).
+
+    It is the smaller one of two bounds.
 
     Args:
-        stepwise: Returns the curve that composes the steps of the group. If it raises :class:`UnsupportedError` or
-            :class:`InvalidParameterError`, only ``single`` is used. If both raise, the error of ``stepwise`` is raised.
-        single: Returns the curve for one record, which is converted by group privacy. The curve is not used if it
-            computes delta only as the inverse of epsilon.
-        size: The number of records in the group.
-        is_true: True if the curve of ``stepwise`` is exact, so that no other bound is smaller.
+        stepwise: Returns the first bound, which composes steps of the user's records. If it raises
+            :class:`UnsupportedError` or :class:`InvalidParameterError`, only the second is used. If both raise, this
+            error is raised.
+        single: Returns the curve for one record, which group privacy converts to the second bound. The curve is not
+            used if it computes delta only as the inverse of epsilon.
+        size: The number of records of the user.
+        is_true: True if the first bound is exact, so that no other bound is smaller.
     """
 
     def build(make: Callable[[], Curve]) -> Curve | PrivprojError:
@@ -370,10 +373,10 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
 
 
 class _GroupCurve:
-    """The smaller of two bounds of a run for a group: composed, and by group privacy.
+    """The privacy curve of a run for a user with several records (C37).
 
-    The first curve composes steps of the group, and may be missing. The second converts the curve for one record. The
-    result is valid if both curves are (C37, "A whole run").
+    It is the smaller one of two bounds. The first composes steps of the user's records, and may be missing. The second
+    applies group privacy to the curve for one record.
     """
 
     def __init__(self, stepwise: Curve | None, single: Curve, size: int) -> None:
@@ -383,16 +386,13 @@ class _GroupCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the curve was computed, for results.
-
-        The entries describe the composition of the group's steps or, if there is none, the curve for one record.
-        """
+        """How the curve was computed, as entries of a result."""
         source = self.single if self.stepwise is None else self.stepwise
         how = {"group": "group privacy of the curve of one record"} if self.stepwise is None else {}
         return {**getattr(source, "numerics", {}), **how}
 
     def convert(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)`` of the group by group privacy."""
+        """Return an enclosure of ``ln delta(eps)`` for the user, by group privacy of one record."""
         part, factor = eps / self.size, _log_factor(eps, self.size)
         ends = self.single.log_delta(part * (1.0 + 1e-15)).lower, self.single.log_delta(part * (1.0 - 1e-15)).upper
         return Enclosure(min(0.0, ends[0] + factor.lower), min(0.0, ends[1] + factor.upper))
@@ -400,10 +400,10 @@ class _GroupCurve:
     def _guess(self, log_delta: float) -> float | None:
         """Return an epsilon just below the least one at which group privacy meets delta.
 
-        The result is None if this epsilon is 0 or unknown. The search for the least epsilon needs a good start. The
-        factor of group privacy increases with epsilon, so delta is not met at much larger epsilons, and a search with
-        long steps would fail.
+        The result is None if this epsilon is 0 or unknown.
         """
+        # The search for the least epsilon needs a good start. The factor of group privacy increases with epsilon, so
+        # delta is not met at much larger epsilons, and a search with long steps would fail.
         eps = 0.0
         with suppress(PrecisionError):
             # Iterate k eps(delta / sum_(j < k) e^(j eps/k)) from 0: each value is closer, and none is above the result.
@@ -434,7 +434,7 @@ class _GroupCurve:
         return LazyEnclosure(lambda: ends.lower, upper)
 
     def _may_be_less(self, upper: float, log_delta: float) -> bool:
-        """Return whether group privacy may have a smaller epsilon than ``upper`` (nats)."""
+        """Return whether group privacy may give a smaller epsilon than ``upper`` (nats)."""
         # Smaller log deltas of one record take longer to compute. The group has an epsilon without them.
         deepest = -150.0 if hasattr(self.single, "log_delta_unless") else -math.inf
         if log_delta - _log_factor(upper, self.size).upper >= deepest:
@@ -447,7 +447,10 @@ class _GroupCurve:
 
 
 def _log_factor(eps: float, size: int) -> Enclosure:
-    """Return an enclosure of ``ln sum_(j < k) e^(j eps/k)``, the factor of group privacy."""
+    """Return an enclosure of ``ln sum_(j < k) e^(j eps/k)`` for ``k = size``.
+
+    By group privacy, delta of ``k`` records at ``eps`` is at most this sum times delta of one record at ``eps/k``.
+    """
     if eps < 1e-6:
         return Enclosure(math.log(size), math.log(size) + eps + 1e-14)
     # (e^eps - 1) / (e^(eps/k) - 1)

@@ -44,19 +44,18 @@ SERIES_BELOW = 0.5  # soundness: weights of a chord below this are series of 12 
 
 @dataclass(frozen=True)
 class _Excess:
-    """Upper bounds of the excess of one release in one direction.
+    """Upper bounds of ``delta(t) - max(0, 1 - t)`` of one release, at ``t = e^loss``.
 
-    The excess is ``E(t) = delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The losses are in nats, of both signs, and
-    increase.
+    The bounds are for one direction (add or remove). The losses are in nats, of both signs, and increase.
     """
 
     losses: Array
     logs: Array  # upper bounds of ``ln E`` at these losses, increasing up to the loss 0 and decreasing beyond it
 
     def mirrored(self) -> "_Excess":
-        """Return the excess of the other direction (add or remove).
+        """Return the same bounds for the opposite direction (add or remove).
 
-        If ``E(t)`` is the excess of this direction at ``t = e^loss``, the other one is ``E(t) / t`` at ``1/t`` (C1).
+        If ``E(t)`` is the bound of this direction, the bound of the other one at ``1/t`` is ``E(t) / t`` (C1).
         """
         # ln E'(t) at the loss x is x + ln E at the loss -x; x is off by a few roundings.
         logs = (self.logs - self.losses) + 4.0 * UNIT_ROUNDING * (np.abs(self.losses) + np.abs(self.logs))
@@ -64,11 +63,9 @@ class _Excess:
 
     @staticmethod
     def of(losses: Array, logs: Array) -> "_Excess":
-        """Return bounds made monotone on both sides of 0, without nearly equal losses.
-
-        The exact excess is monotone on both sides of 0. Chords between any knots are valid, but the width of a very
-        short chord would lose all its digits.
-        """
+        """Return bounds that are monotone on both sides of 0, at distinct losses."""
+        # The exact excess is monotone on both sides of 0. Chords between any knots are valid, but the width of a very
+        # short chord would lose all its digits.
         distinct = np.concatenate([[True], np.diff(losses) > LEAST_RELATIVE_GAP * np.abs(losses[1:])])
         losses, logs = losses[distinct], logs[distinct]
         zero = int(np.searchsorted(losses, 0.0))
@@ -76,10 +73,7 @@ class _Excess:
         return _Excess(losses, np.concatenate([left[:-1], right]))
 
     def log_moment(self, theta: float) -> float:
-        """Return an upper bound of ``ln M(theta)``, the log moment of the finite losses.
-
-        ``M(theta)`` is the mean of ``e^(theta loss)``.
-        """
+        """Return an upper bound of ``ln E e^(theta loss)``, for finite losses."""
         x, logs = self.losses, self.logs
         gap, right = np.diff(x), x[1:] > 0.0
         # The chord in t from a to b is E_a (1 - s) + E_b s, s = expm1(x - a) / expm1(b - a). With r = (x - a) / (b - a)
@@ -104,10 +98,7 @@ class _Excess:
 
 
 def _chord_weights(y: Array) -> tuple[Array, Array]:
-    """Return ``ln A`` and ``ln B`` for the integrals of a tilted chord.
-
-    ``A = int_0^1 e^(y r) (1 - r) dr`` and ``B = int_0^1 e^(y r) r dr``.
-    """
+    """Return ``ln int_0^1 e^(y r) (1 - r) dr`` and ``ln int_0^1 e^(y r) r dr``."""
     # A = (e^y - 1 - y) / y^2 = sum_k y^k / (k + 2)!,  B = (e^y (y - 1) + 1) / y^2 = sum_k y^k (k + 1) / (k + 2)!
     small, large = np.minimum(y, SERIES_BELOW), np.maximum(y, SERIES_BELOW)
     series = [1.0 / math.factorial(k + 2) for k in range(12)]
@@ -120,7 +111,7 @@ def _chord_weights(y: Array) -> tuple[Array, Array]:
 
 
 class MomentCurve:
-    """The privacy curve of a run by bounds on the moments of its losses (C23).
+    """The privacy curve of a run by bounds on the moments ``E e^(theta loss)`` (C23).
 
     The curve is valid if the profiles of the phases are.
 
@@ -142,11 +133,11 @@ class MomentCurve:
         self.infinite = [max(direction) + math.log(len(direction)) + 1e-12 for direction in tails]
 
     def _log_moment(self, direction: int, index: int) -> float:
-        """Return the log moment of the loss of the run in one direction, rounded up.
+        """Return ``ln E e^(theta loss)`` of the run in one direction, rounded up.
 
         Args:
-            direction: An index of :attr:`directions`.
-            index: The index of the order ``theta`` on the grid of orders.
+            direction: The index of the direction (remove or add).
+            index: The index of ``theta`` on the grid of orders.
         """
         theta = math.exp(index * ORDERS_SPACING)
         parts = [t * excess.log_moment(theta) for excess, t in zip(self.directions[direction], self.steps, strict=True)]
@@ -169,12 +160,12 @@ class MomentCurve:
     def epsilon_above(self, log_delta: float) -> float:
         """Return an upper bound of ``eps(delta)`` in nats.
 
-        The result is ``inf`` if the mass of infinite losses alone exceeds delta.
+        The result is ``inf`` if the probability of an infinite loss alone exceeds delta.
         """
         return max(self._epsilon(direction, log_delta) for direction in range(len(self.directions)))
 
     def _epsilon(self, direction: int, log_delta: float) -> float:
-        """Return an upper bound of ``eps(delta)`` in nats for one direction."""
+        """Return an upper bound of ``eps(delta)`` in nats for one direction (remove or add)."""
         share = self.infinite[direction] - log_delta + 1e-14 * (1.0 - log_delta)
         if share >= 0.0:
             return math.inf
@@ -191,22 +182,22 @@ class MomentCurve:
 
 
 def _cost(theta: float) -> float:
-    """Return ``ln(1 + theta) + theta ln(1 + 1/theta)``.
+    """Return the log ratio of the Chernoff bounds of a tail probability and of delta.
 
-    The log Chernoff bound of delta at the order ``theta`` is smaller than that of a tail probability by this amount.
+    The result for the order ``theta`` is ``ln(1 + theta) + theta ln(1 + 1/theta)``.
     """
     return math.log1p(theta) + theta * math.log1p(1.0 / theta)
 
 
 def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: float) -> _Excess:
-    """Return the excess of one sampled release in the remove direction.
+    """Return bounds of delta minus ``max(0, 1 - e^eps)`` for one sampled release.
 
-    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^eps``.
+    The bounds are for the remove direction.
 
     Args:
         profile: The profile of the release.
         run: The sampling of the batches.
-        log_least: The log excess down to which the profile is evaluated.
+        log_least: The log of the smallest value for which the profile is evaluated.
         spacing: The distance of the losses at which the profile is evaluated, relative to the default.
     """
     eps, right, left = _knots(profile, log_least - math.log(run.sampling_rate), spacing)
@@ -229,9 +220,9 @@ def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: flo
 
 
 def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[Array, Array, Array]:
-    """Return epsilons from 0 on, and ``ln E`` at these and at their negatives.
+    """Return epsilons from 0 on, and ``ln E`` at these epsilons and at their negatives.
 
-    ``E`` is the excess ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` of the release, which is not sampled.
+    ``E`` is an upper bound of ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` for the unsampled release.
     """
     start = min(0.05 * math.exp(profile.log_delta(0.0).upper), 1.0)
     last = max(4.0 * start, 1e-3)
@@ -261,17 +252,15 @@ def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[A
 
 
 def _upper_log_deltas(profile: PrivacyProfile, eps: Array) -> Array:
-    """Return upper bounds of ``ln delta`` at these ``eps >= 0`` (nats), without the table of the profile."""
+    """Return upper bounds of ``ln delta`` at ``eps >= 0`` (nats), by single evaluations."""
     if profile.log_deltas is not None:
         return profile.log_deltas(eps)[1]
     return np.array([profile.log_delta(float(e)).upper for e in eps])
 
 
 def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
-    """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0`` (nats).
-
-    They come from the table of the profile where it is accurate, and from single evaluations elsewhere.
-    """
+    """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0`` (nats)."""
+    # from the table of the profile where it is accurate, and from single evaluations elsewhere
     lower, upper = np.full((2, len(eps)), -math.inf)
     if profile.table is not None:
         with np.errstate(divide="ignore"):

@@ -1,9 +1,8 @@
-"""Compose runs by repeated squaring, with an adaptive grid for the losses of every product.
+"""Compose runs by repeated squaring on adaptive grids of privacy losses (C23).
 
 The method is for runs whose losses differ by orders of magnitude. If batches are sampled at a tiny rate, the loss of a
 step is usually about as small as the rate, and very rarely ten orders of magnitude larger. No uniform grid resolves
-both. In this module a distribution has a few hundred atoms, at the losses where they are needed. Claim C23 proves the
-method.
+both. In this module a distribution has a few hundred atoms, at the losses where they are needed.
 
 **A distribution** is a pair of measures as in :mod:`privproj.composition.dominating_pairs`: ``P`` has masses ``p_j`` at
 the losses ``x_j`` and a mass ``m`` at ``+inf``. ``Q`` has masses ``q_j = p_j e^-x_j`` and a mass ``m_q`` at ``-inf``.
@@ -87,7 +86,7 @@ class LossPmf:
     """Two measures ``P`` and ``Q`` with atoms at arbitrary privacy losses (C23).
 
     In the remove direction ``P`` is for the dataset with the record, and ``Q`` for the dataset without it. The code
-    that builds a pair guarantees that it dominates a release, or that the release dominates it.
+    that builds the pair guarantees either that it dominates a release, or that the release dominates it.
     """
 
     # losses ``x_j`` in nats, multiples of ``unit``; increasing, except in a product that is not yet on a grid
@@ -110,14 +109,11 @@ class LossPmf:
 
     @property
     def reach(self) -> float:
-        """The largest absolute loss in nats, at least one unit."""
+        """The largest absolute privacy loss in nats, at least one rounding unit of the losses."""
         return float(max(-self.losses[0], self.losses[-1], self.unit))
 
     def mirrored(self) -> "LossPmf":
-        """Return the pair with its two measures ``P`` and ``Q`` exchanged.
-
-        If this pair is for the remove direction, the result is for the add direction.
-        """
+        """Return the pair of measures for the opposite direction (add or remove)."""
         growth = self.growth + 8.0 * UNIT_ROUNDING
         return LossPmf(
             -self.losses[::-1], self.others[::-1], self.infinity_mass_q, self.infinity_mass, self.unit, growth
@@ -125,7 +121,7 @@ class LossPmf:
 
 
 class ComposedPmf:
-    """The privacy profile of a composed distribution, as an upper or a lower bound.
+    """The privacy profile of a composed loss distribution, as an upper or a lower bound.
 
     Rounding errors are included (C23, "Rounding").
 
@@ -141,10 +137,8 @@ class ComposedPmf:
         self.infinity_mass = pmf.infinity_mass * self.factor
 
     def delta(self, eps: float) -> DeltaValue:
-        """Return the finite part of delta at ``eps`` (nats).
-
-        The value includes its rounding error, so the ``error`` of the result is 0.
-        """
+        """Return the part of delta that is due to finite losses, at ``eps`` (nats)."""
+        # The value includes its rounding error, so the ``error`` of the result is 0.
         # sum_(x_j > eps) p_j (1 - e^(eps - x_j))
         first = int(np.searchsorted(self.pmf.losses, eps, side="right"))
         masses, gap = self.pmf.masses[first:], eps - self.pmf.losses[first:]
@@ -152,10 +146,8 @@ class ComposedPmf:
         return DeltaValue(value, 0.0, -float(np.sum(masses * np.exp(gap))))
 
     def log_chernoff_bound(self, eps: float) -> float:
-        """Return ``ln delta(eps)`` with the mass of infinite losses; ``eps`` is in nats.
-
-        The result is the exact sum, which takes no longer than a Chernoff bound.
-        """
+        """Return ``ln delta(eps)`` including infinite losses; ``eps`` is in nats."""
+        # the exact sum, which takes no longer than a Chernoff bound
         return math.log(max(self.delta(eps).value + self.infinity_mass, SMALLEST_UPPER_BOUND))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
@@ -179,12 +171,12 @@ class ComposedPmf:
 
 
 def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
-    """Return bounds of the excess of one sampled release, at small and large losses (C18).
+    """Return bounds of delta minus ``max(0, 1 - e^eps)`` of a sampled release (C18).
 
-    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The bounds are valid if the profile of the release is.
-    The distance of two losses at which the profile is evaluated is a share of the loss, or of the length over which the
-    excess falls by a factor e.
+    The bounds are for the remove direction, at small and large epsilons.
     """
+    # The distance of two losses at which the profile is evaluated is a share of the loss, or of the length over which
+    # the excess falls by a factor e.
     unit = _unit_for(max(-step.losses[0], step.losses[-1]))
     losses, log_excess = step.losses, step.log_excess
     middle, width = np.abs(0.5 * (losses[1:] + losses[:-1])), np.diff(losses)
@@ -208,12 +200,13 @@ def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
 
 
 def pmf_from_pair(pair: DominatingPair, sign: float) -> LossPmf:
-    """Return a pair on a uniform grid as a distribution with atoms.
+    """Return a pair of measures on a uniform grid as a loss distribution with atoms.
 
     Args:
-        pair: A dominating or a dominated pair.
-        sign: 1 if the pair dominates, -1 if it is dominated: the absolute error of its cell 0 is added or subtracted.
+        pair: The pair of measures.
+        sign: 1 if the pair dominates a release, -1 if the release dominates the pair.
     """
+    # the absolute error of cell 0 is added or subtracted
     masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
     positive = masses > 0.0
     losses = pair.step * pair.cells[positive]
@@ -221,7 +214,7 @@ def pmf_from_pair(pair: DominatingPair, sign: float) -> LossPmf:
 
 
 def _unit_for(reach: float) -> float:
-    """Return the smallest valid unit (a power of two, in nats) for losses up to ``reach``.
+    """Return the smallest rounding unit for losses up to ``reach``, a power of two in nats.
 
     The losses are at most ``2^LOSS_BITS`` units.
     """
@@ -233,9 +226,9 @@ def _unit_for(reach: float) -> float:
 
 @dataclass(frozen=True)
 class _GridTolerance:
-    """The accuracy that a grid should have.
+    """The accuracy that a grid of privacy losses should have.
 
-    The tolerance affects the number of grid points only. Bounds are valid for any tolerance.
+    Bounds are valid for any tolerance.
     """
 
     error: float  # approximate relative error of the excess that the grid may cause
@@ -248,16 +241,16 @@ class _GridTolerance:
 
 
 def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> FloatArray:
-    """Return grid points in nats for the product of two distributions.
+    """Return grid points in nats for the composition of two loss distributions.
 
-    Every grid gives valid bounds. Candidate points divide the losses into intervals. An interval of length ``h`` with
-    the mass ``p`` and the excess ``E`` gets about ``sqrt(p h / (8 E error))`` points. ``error`` is that of the
-    tolerance. With these points, splitting atoms increases the excess by about ``error E``. ``p`` and ``E`` are
-    estimates from a rough composition with few atoms.
+    Every grid gives valid bounds.
 
     Raises:
         GridSizeError: The losses are too large.
     """
+    # Candidate points divide the losses into intervals. An interval of length h with the mass p and the excess E gets
+    # about sqrt(p h / (8 E error)) points, with the error of the tolerance. Then splitting atoms increases the excess
+    # by about error E. p and E are estimates from a rough composition with few atoms.
 
     # At most PILOT_ATOMS groups of neighboring atoms: their mean loss, mass, least loss and largest loss.
     def group_atoms(pmf: LossPmf) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -324,9 +317,9 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
 
 
 def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: bool = False) -> LossPmf:
-    """Return a distribution that dominates the composition of two (C23, "Products").
+    """Return a loss distribution that dominates the composition of two (C23, "Products").
 
-    If ``below``, return a distribution that the composition dominates.
+    With ``below``, return one that the composition dominates.
 
     Raises:
         GridSizeError: Losses reach :data:`LARGEST_REACH`.
@@ -348,10 +341,9 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
 
 
 def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
-    """Return the distribution without atoms beyond :data:`FARTHEST_LOSS`.
+    """Return the loss distribution without atoms beyond :data:`FARTHEST_LOSS`.
 
-    The masses of these atoms are moved to infinite losses, as in (iv) of the module docstring. If ``below`` is True,
-    they are dropped.
+    The masses of these atoms are moved to infinite losses, or dropped if ``below`` is True.
     """
     far = np.abs(pmf.losses) > FARTHEST_LOSS
     m, m_q = (0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (pmf.masses, pmf.others))
@@ -360,9 +352,9 @@ def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
 
 
 def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
-    """Return the points and 0, rounded to distinct multiples of the unit (nats).
+    """Return losses in nats and 0, rounded to distinct multiples of a unit.
 
-    The first point is rounded down, and the last one up.
+    The first loss is rounded down, and the last one up.
     """
     cells = np.rint(points / unit)
     cells[0], cells[-1] = math.floor(points[0] / unit), math.ceil(points[-1] / unit)
@@ -372,13 +364,13 @@ def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
 def _fit_to_unit(
     pmf: LossPmf, unit: float, tolerance: _GridTolerance, move: Callable[[LossPmf, FloatArray, float], LossPmf]
 ) -> LossPmf:
-    """Return the distribution, moved to a coarser unit if its own unit is too fine.
+    """Return the loss distribution with losses that are multiples of a coarser unit.
 
     With too fine a unit, sums of losses would not be exact (C23, "Rounding").
 
     Args:
-        pmf: The distribution.
-        unit: The unit of the sum, a power of two in nats.
+        pmf: The loss distribution; it is returned unchanged if its unit is coarse enough.
+        unit: The coarser unit, a power of two in nats.
         tolerance: The accuracy of the grid to which atoms are moved.
         move: :func:`split_atoms` or :func:`merge_atoms`.
     """
@@ -388,9 +380,9 @@ def _fit_to_unit(
 
 
 def _product_atoms(one: LossPmf, two: LossPmf, tail_scale: float, *, below: bool) -> LossPmf:
-    """Return the unsorted atoms of the composition of two distributions.
+    """Return the unsorted atoms of the composition of two loss distributions (C23).
 
-    The atoms are not yet on a grid. Negligible atoms are moved to infinite losses or, if ``below``, dropped (C23).
+    Negligible atoms are moved to infinite losses or, if ``below``, dropped.
     """
     if one is two:
         i, j = np.triu_indices(len(one.losses))
@@ -413,12 +405,12 @@ def _product_atoms(one: LossPmf, two: LossPmf, tail_scale: float, *, below: bool
 
 
 def split_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
-    """Return a distribution on the points that dominates ``pmf``.
+    """Return a loss distribution on given points that dominates ``pmf`` (C23, "Splitting").
 
-    Atoms are split by (i) to (iii) of the module docstring (C23, "Splitting").
+    Atoms are split between neighboring points.
 
     Args:
-        pmf: The distribution; its atoms may be unsorted.
+        pmf: The loss distribution; its atoms may be unsorted.
         points: Losses in nats, increasing multiples of ``unit``.
         unit: A power of two, in nats.
     """
@@ -448,12 +440,12 @@ def split_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
 
 
 def merge_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
-    """Return a distribution that ``pmf`` dominates in the remove direction (C23).
+    """Return a loss distribution that ``pmf`` dominates in the remove direction (C23).
 
     Atoms between two points are merged, and atoms below the first point are dropped.
 
     Args:
-        pmf: The distribution; its atoms may be unsorted.
+        pmf: The loss distribution; its atoms may be unsorted.
         points: Losses in nats, increasing multiples of ``unit``.
         unit: A power of two, in nats.
     """
@@ -482,12 +474,12 @@ def compose_pmfs(
     *,
     below: bool = False,
 ) -> LossPmf:
-    """Return a distribution that dominates a run (C23).
+    """Return a loss distribution that dominates a run of several phases (C23).
 
     Args:
-        pmfs: The distribution of one release of each phase, and its number of releases.
+        pmfs: The loss distribution of one release of each phase, and its number of releases.
         tail_scale: The factor of the masses that count as negligible; below 1 for small deltas.
-        rough_excess: The excess of the run below which grids may be rougher.
+        rough_excess: The delta of the run below which grids may be rougher.
         below: If True, return a distribution that the run dominates instead.
 
     Raises:

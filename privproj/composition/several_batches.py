@@ -76,7 +76,9 @@ COARSE_CELLS = 4000  # cells of the grid that determines where the others end
 
 @lru_cache(maxsize=64)
 def overlaps(batches: int, picks: int, sets: int) -> dict[tuple[int, ...], float]:
-    """Return the distribution of the overlaps of independent random sets of batches.
+    """Return the distribution of how many batches are in how many of several random sets.
+
+    The sets are independent, and each is a uniformly random set of ``k`` of the ``b`` batches.
 
     Args:
         batches: The number ``b`` of batches.
@@ -84,7 +86,7 @@ def overlaps(batches: int, picks: int, sets: int) -> dict[tuple[int, ...], float
         sets: The number ``n`` of sets.
 
     Returns:
-        Map from ``(N_0, ..., N_n)`` to a probability: ``N_nu`` batches are in exactly ``nu`` of the sets.
+        Map from ``(N_0, ..., N_n)`` to its probability; ``N_i`` batches are in exactly ``i`` of the sets.
     """
     distribution: dict[tuple[int, ...], float] = {(batches,): 1.0}
     for _ in range(sets):
@@ -103,7 +105,10 @@ def overlaps(batches: int, picks: int, sets: int) -> dict[tuple[int, ...], float
 
 
 def _convolve(one: Array, two: Array) -> Array:
-    """Return the convolution of two arrays of masses. The last element of each is the mass beyond the grid."""
+    """Return the convolution of two arrays of masses on a grid.
+
+    The last element of each array is the mass beyond the grid.
+    """
     cells = len(one) - 1
     last = [int(np.max(np.flatnonzero(x[:-1]), initial=0)) + 1 for x in (one, two)]
     masses = np.convolve(one[: last[0]], two[: last[1]])
@@ -115,12 +120,12 @@ def _convolve(one: Array, two: Array) -> Array:
 
 
 class _Powers:
-    """Convolution powers of the measures ``pi_nu`` of one batch.
+    """Convolutions of several measures on one grid, cached.
 
     Args:
-        cells: The cell of each value of ``W``, at most ``count``, which is the index of the mass beyond the grid.
-        weights: ``W^nu`` times the probability of each value, for each degree ``nu``.
-        count: The number of cells.
+        cells: The grid index of each atom, at most ``count``, which is the index of the mass beyond the grid.
+        weights: The masses of the atoms in each measure.
+        count: The number of grid cells.
     """
 
     def __init__(self, cells: NDArray[np.intp], weights: list[Array], count: int) -> None:
@@ -137,14 +142,17 @@ class _Powers:
         return _convolve(half, half)
 
     def _joint(self, counts: tuple[int, ...], degree: int = 0) -> Array:
-        """Return the convolution of ``counts[i]`` copies of ``pi_(degree + i)`` for all ``i``."""
+        """Return the convolution of ``counts[i]`` copies of each measure ``degree + i``."""
         if not counts[0]:
             return self.joint(counts[1:], degree + 1)
         first = self.power(degree, counts[0])
         return _convolve(first, self.joint(counts[1:], degree + 1)) if any(counts[1:]) else first
 
     def moment(self, weights: dict[tuple[int, ...], float]) -> Array:
-        """Return the weighted sum of joint convolutions, on the grid."""
+        """Return a weighted sum of convolutions.
+
+        A key of ``weights`` has the number of copies of each measure in one convolution.
+        """
         total = np.zeros(len(self.measures[0]) - 1)
         for counts, weight in weights.items():
             total += weight * self.joint(counts)[:-1]
@@ -152,13 +160,16 @@ class _Powers:
 
 
 class _Labeled:
-    """The moments ``M_n(L)`` of an epoch for one choice of ``theta``.
+    """Conditional moments of the likelihood ratio ``X`` of an epoch.
+
+    A record is in ``k`` of the ``b`` batches. The moments are conditional on the sum ``L`` over the batches of
+    ``ln(1 - theta + theta W)``, rounded up to a grid, where ``W`` is the likelihood ratio of a batch.
 
     Args:
-        pair: The pair of one release; a lower bound has no infinite losses.
+        pair: The pair of measures of one release; a lower bound has no infinite losses.
         batches: The number ``b`` of batches.
         picks: The number ``k`` of batches of a record.
-        theta: The parameter of the label.
+        theta: The parameter of ``L``, between 0 and 1.
         cut: The probability with which ``L`` is beyond the grid, approximately.
         above: True for an upper bound, False for a lower one.
 
@@ -219,7 +230,10 @@ class _Labeled:
         self.largest = np.exp(sums[self.usable] - log_share + 1e-9 * batches)
 
     def excess(self, t: Array, *, right: bool) -> Array:
-        """Return an upper bound of ``E (X - t)_+`` (``right``) or ``E (t - X)_+`` over all finite ``X``."""
+        """Return an upper bound of ``E (X - t)_+`` (``right``) or ``E (t - X)_+``.
+
+        ``X`` is the likelihood ratio of the epoch, if it is finite.
+        """
         t = t[:, None]
         mean, v2, v4, largest = self.mean, self.variance, self.fourth, self.largest
         gap = np.abs(t - mean)
@@ -241,19 +255,23 @@ class _Labeled:
         return (bound @ self.absent[:-1][self.usable] + few * (1.0 if right else t[:, 0])) * math.exp(8.0 * self.gamma)
 
     def least_excess(self, t: Array, *, right: bool) -> Array:
-        """Return a lower bound of ``E (X - t)_+`` (``right``) or ``E (t - X)_+``."""
+        """Return a lower bound of ``E (X - t)_+`` (``right``) or ``E (t - X)_+``.
+
+        ``X`` is the likelihood ratio of the epoch.
+        """
         difference = self.present - t[:, None] * self.absent
         error = 2.0 * self.gamma * (self.present + t[:, None] * self.absent)
         return np.sum(np.maximum((difference if right else -difference) - error, 0.0), axis=1) * (1.0 - 1e-12)
 
 
 class SubsetEpochBounds:
-    """Upper and lower bounds of the privacy profile of an epoch in which a record is in ``k`` of ``b`` batches.
+    """Bounds of the privacy profile of an epoch in which a record is in several batches.
 
-    The upper bound is the smaller one of the bound by labels and of a bound that divides the batches into blocks.
+    The upper bound is the smaller one of a bound by moments of the likelihood ratio, and of a bound that divides the
+    batches into blocks.
 
     Args:
-        release: Bounds of the excess of one release.
+        release: Bounds of the privacy profile of one release.
         batches: The number ``b`` of batches.
         picks: The number ``k`` of batches of a record, with ``1 < k < b``.
         blocks: The profile and the number of epochs of each block of batches in which the record is in one batch.
@@ -272,7 +290,11 @@ class SubsetEpochBounds:
         self.infinity_mass = picks * pair.infinity_mass * max(1.0, size) ** batches
 
     def _label(self, pair: DominatingPair, *, above: bool) -> dict[bool, list[_Labeled]]:
-        """Return the moments for every ``theta`` at which no likelihood ratio is too large."""
+        """Return conditional moments of the likelihood ratio, for several ``theta``.
+
+        The keys are True for ``eps >= 0`` and False for ``eps < 0``. Values ``theta`` for which a likelihood ratio is
+        too large are omitted.
+        """
         labeled: dict[bool, list[_Labeled]] = {True: [], False: []}
         for right, tilts in TILTS.items():
             for tilt in tilts:
@@ -285,20 +307,18 @@ class SubsetEpochBounds:
 
     @cached_property
     def labeled_below(self) -> dict[bool, list[_Labeled]]:
-        """The moments of a pair that every release dominates; empty if there is none."""
+        """Conditional moments for lower bounds, by the sign of epsilon; empty if none are known."""
         pair = self.release.below
         return {True: [], False: []} if pair is None else self._label(pair, above=False)
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the profile is computed, for results."""
+        """How the profile was computed, as entries of a result."""
         atoms = max((len(labeled.absent) for labeled in self.labeled[True]), default=0)
         return {"epoch": "likelihood ratio with known moments", "atoms": atoms}
 
     def excess_above(self, losses: Array) -> Array:
-        """Return upper bounds of the excess of the epoch in the remove direction.
-
-        The excess is delta minus ``max(0, 1 - e^eps)``.
+        """Return upper bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
         Args:
             losses: Epsilons in nats, of any sign.
@@ -318,9 +338,9 @@ class SubsetEpochBounds:
         return bounds
 
     def excess_below(self, losses: Array) -> Array:
-        """Return lower bounds of the excess in the remove direction, 0 if unknown.
+        """Return lower bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
-        The excess is delta minus ``max(0, 1 - e^eps)``.
+        The result is 0 if no lower bound is known.
 
         Args:
             losses: Epsilons in nats, of any sign.

@@ -1,4 +1,4 @@
-"""Compose a run with its tails truncated at several levels, each for smaller deltas (C23, "Levels").
+"""Compose a run on several grids, each with tails for a range of deltas (C23, "Levels").
 
 A discretization grid is finite, and losses beyond it count as infinite. Delta is at least the mass of these losses, so
 one grid is not enough for all deltas. Therefore a run has several tail-truncation levels. The first level has the
@@ -9,16 +9,15 @@ moments (:mod:`privproj.composition.moments`). If masses would underflow on a gr
 alone.
 
 The epsilon of a query determines the level. ``b_k`` is the epsilon of level ``k + 1`` at the least delta of level
-``k``, and level ``k`` is used for epsilons from ``b_(k-1)`` up to ``b_k``. So ``epsilon`` and ``log_delta`` use
-the same level (C24), and a query usually needs the grid of one level only.
+``k``, and level ``k`` is used for epsilons from ``b_(k-1)`` up to ``b_k``. So ``epsilon`` and ``log_delta`` use the
+same level (C24), and a query usually needs the grid of one level only.
 
-No result exceeds the two simple bounds of a run (C23, "Simple bounds"):
+No result exceeds the two simple bounds of a run (C23, "Simple bounds"). Phase ``i`` has ``T_i`` releases at the
+sampling rate ``q_i``, each with the profile ``delta_i``:
 
 * (i) *Ever sampled:* delta is at most ``1 - prod (1 - q_i)^T_i``, the probability that the record is in any batch.
 * (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares ``w_i`` with
   ``sum T_i w_i = 1``.
-
-Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with the profile ``delta_i``.
 """
 
 import math
@@ -65,9 +64,11 @@ MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid,
 
 
 class TailLevelsCurve:
-    """The privacy curve of a run from all tail-truncation levels and both simple bounds.
+    """The privacy curve of a run, composed on several grids with tails of different length.
 
-    The curve is valid if the profiles of the phases are (C18, C19, C23).
+    Each grid (a tail-truncation level) is for a range of deltas. Two simple bounds limit the result: the probability
+    that the record is ever sampled, and basic composition. The curve is valid if the profiles of the phases are (C18,
+    C19, C23).
 
     Args:
         first: The curve of the first level, or the exception if the losses of a step are too large for any grid.
@@ -98,7 +99,7 @@ class TailLevelsCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the last result was computed: the composer, and the grid."""
+        """The grid and the method of the last result, as entries of a result."""
         return NO_GRID_NUMERICS if self.used is None else self.used.numerics
 
     @cached_property
@@ -107,7 +108,7 @@ class TailLevelsCurve:
         return TailLevelsCurve(self.first, self.phases, self.step, first_level_only=True)
 
     def _level(self, k: int) -> "GridCurve | _Level":
-        """Return the curve of the tail-truncation level ``k``.
+        """Return the privacy curve of a tail-truncation level, a grid for a range of deltas.
 
         Raises:
             PrecisionError: This is the first level, and it has no curve.
@@ -127,12 +128,12 @@ class TailLevelsCurve:
         return _Level(k, phases, self.step, log_cut, self.first if k == 1 else None)
 
     def _boundary(self, k: int) -> float:
-        """Return the largest epsilon (nats) for which level ``k`` is used.
+        """Return the largest epsilon (nats) for which a tail-truncation level is used.
 
-        The result is ``b_k``, the epsilon of level ``k + 1`` at the least delta of level ``k``. The result is ``inf``
-        for the last level, or if the epsilon is unknown. A level truncates the tails at a smaller mass than the level
-        before.
+        Larger epsilons use level ``k + 1``, which truncates the tails at a smaller mass. The result is ``inf`` for the
+        last level, or if the epsilon is unknown.
         """
+        # b_k, the epsilon of level k + 1 at the least delta of level k
         try:
             return self.level(k + 1).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
         except PrecisionError:
@@ -144,10 +145,9 @@ class TailLevelsCurve:
         return LazyEnclosure(lambda: -math.inf if used is None else used.log_delta(eps).lower, upper)
 
     def log_delta_unless(self, eps: float, threshold: float) -> float:
-        """Return an upper bound of ``ln delta(eps)``, which may be loose below ``threshold``.
+        """Return an upper bound of ``ln delta(eps)``, loose if at most ``threshold``.
 
-        A result above ``threshold`` is the upper end of :meth:`log_delta`. A result of at most ``threshold`` may be any
-        upper bound.
+        A result above ``threshold`` is the upper end of :meth:`log_delta`.
         """
         upper = most = rough = 0.0
         if isinstance(self.first, PrecisionError):
@@ -188,24 +188,23 @@ class TailLevelsCurve:
         return upper if upper <= threshold else min(upper, self.log_sampled, self.log_basic(eps))
 
     def _is_close(self, eps: float, upper: float) -> bool:
-        """Return whether later levels are not needed for an ``eps`` whose delta is above those of a level.
+        """Return whether further tail-truncation levels need not be tried at ``eps``.
 
-        They are needed only for a huge ``eps`` at which the bound by moments is much smaller than ``upper``.
+        ``upper`` is the bound of ``ln delta(eps)`` so far.
         """
+        # Later levels are needed only for a huge ``eps`` at which the bound by moments is much smaller than ``upper``.
         return eps <= LARGEST_USEFUL_EPSILON or self.guide.log_delta_above(eps) > upper - NATS_WITHIN
 
     @cached_property
     def guide(self) -> MomentCurve:
-        """A loose upper bound of delta at every epsilon, for choosing a level.
-
-        Its profiles are evaluated at losses that are ten times as far apart as by default.
-        """
+        """A loose upper bound of delta at every epsilon, which selects a tail-truncation level."""
+        # Its profiles are evaluated at losses that are ten times as far apart as by default.
         return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], 10.0)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
 
-        The upper end is the least of the composition and of both simple bounds.
+        Its upper end is limited by the probability that the record is ever sampled, and by basic composition.
 
         Raises:
             PrecisionError: Neither the composition nor a simple bound has a result.
@@ -230,10 +229,10 @@ class TailLevelsCurve:
         return LazyEnclosure(lambda: composed.lower, upper) if upper else Enclosure(0.0, 0.0)
 
     def composed_epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` in nats by composition.
+        """Return an enclosure of ``eps(delta)`` in nats, by composition on a grid.
 
         Raises:
-            PrecisionError: The mass of infinite losses exceeds delta.
+            PrecisionError: The mass of losses that count as infinite exceeds delta.
         """
         if self.first_level_only:
             return self.level(0).epsilon(log_delta)
@@ -268,10 +267,10 @@ class TailLevelsCurve:
         return LazyEnclosure(find_lower, upper)
 
     def log_beyond(self, eps: float) -> float:
-        """Return ``ln delta_0``, the composition of the deltas of all releases at ``eps`` (nats).
+        """Return the log probability of an infinite loss in the run, for a huge ``eps`` (nats).
 
-        ``delta_0 = 1 - prod (1 - delta_i(eps))^T_i``. At a huge ``eps``, ``delta_i`` is the probability that the loss
-        of release ``i`` is infinite. Then ``delta_0`` is a lower bound of the delta of the run at every epsilon.
+        It is the log of ``1 - prod (1 - delta_i(eps))^T_i`` for phases with the profile ``delta_i`` and ``T_i``
+        releases. For a huge ``eps``, it is a lower bound of ``ln delta`` of the run at every epsilon.
         """
         logs = [(min(profile.log_delta(eps).lower, -1e-300), steps) for profile, steps in self.releases]
         # x = sum T_i delta_i, and delta_0 >= x - x^2/2
@@ -282,19 +281,19 @@ class TailLevelsCurve:
         return log1m_exp(math.fsum(steps * log1m_exp(log) for log, steps in logs)) - 1e-12
 
     def lower_ends_of_one(self, log_delta: float) -> list[float]:
-        """Return a lower bound of epsilon for each release alone.
+        """Return a lower bound of epsilon of a single release of each phase.
 
-        Each is also a lower bound for the run, which includes the release.
+        It is also a lower bound for the run, which includes the release.
         """
         return [profile.epsilon(log_delta).lower for profile, _ in self.releases]
 
     @cached_property
     def shares(self) -> list[float]:
-        """Shares ``w_i`` of epsilon for basic composition of the phases ``i``.
+        """The share of epsilon that one release of each phase gets in basic composition.
 
-        The shares satisfy ``sum T_i w_i = 1`` for the numbers ``T_i`` of releases. They are proportional to the epsilon
-        of one release. Any shares give a valid bound.
+        Shares times numbers of releases add up to 1. Any such shares give a valid bound.
         """
+        # They are proportional to the epsilon of one release.
         if len(self.releases) == 1:
             return [1.0 / self.releases[0][1]]
         # 20: the epsilons are compared at a delta that is so many nats below delta(0).
@@ -319,10 +318,10 @@ class TailLevelsCurve:
 
 @dataclass(eq=False)
 class _Level:
-    """The curve of one tail-truncation level.
+    """The privacy curve of a run on a grid whose tails are truncated for a range of deltas.
 
-    The curve is the smaller of a composition on a grid and the bound by moments. Level 1 also evaluates the default
-    grid of level 0, which may be tighter.
+    The curve is the smaller of a composition on this grid and the bound by moments. The first such grid after the
+    default one also evaluates the default grid, which may be tighter.
     """
 
     k: int
@@ -334,10 +333,7 @@ class _Level:
 
     @cached_property
     def grid(self) -> GridCurve | PrecisionError:
-        """The composition on grids with the tails of this level.
-
-        If the level has no grid, the value is the exception that states why.
-        """
+        """The composition on a grid of this level, or an exception if there is none."""
         if self.k >= len(LEAST_POWERS):
             return PrecisionError(NOTHING_SO_SMALL)
         try:
@@ -349,17 +345,15 @@ class _Level:
 
     @cached_property
     def moments(self) -> MomentCurve:
-        """The bound by moments with the tails of this level.
-
-        Profiles are evaluated at fewer losses if evaluations are costly.
-        """
+        """The bound by moments ``E e^(theta loss)``, with the tails of this level."""
+        # Profiles are evaluated at fewer losses if evaluations are costly.
         return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
 
     @cached_property
     def is_tight(self) -> bool:
-        """Whether the grid of this level is tight, so that no other bound is needed.
+        """True if upper and lower bounds on the grid of this level are close.
 
-        The grid is tight if its upper and lower bounds of epsilon are close at both ends of the level.
+        They are compared at the smallest and largest delta of the level.
         """
         # A floor of the profile can raise the truncation. Near it, the grid is not tight.
         if isinstance(self.grid, PrecisionError) or self.log_cut > LEAST_LOGS[self.k] - 0.5 * NATS_ABOVE_CUT:
@@ -371,14 +365,14 @@ class _Level:
         return all(end.upper <= CLOSE_ENOUGH * _lower_end(end) for end in ends)
 
     def evaluate(self, read: Callable[[GridCurve], Enclosure], by_moments: Callable[[MomentCurve], float]) -> Enclosure:
-        """Return the result on the grid of this level.
+        """Return an enclosure from the grid of this level, or a tighter one.
 
-        If that grid is not tight, the upper end is the least one of this grid, the default grid and the bound by
+        If the grid is not tight, the upper end is the least one of this grid, the default grid and the bound by
         moments.
 
         Args:
-            read: Map from a curve on a grid to the result.
-            by_moments: Map from the curve by moments to its upper bound.
+            read: Map from a privacy curve on a grid to the result.
+            by_moments: Map from the bound by moments to its upper bound.
         """
         results: list[tuple[Enclosure, GridCurve]] = []
         for grid in (self.grid,) if self.is_tight else (self.grid, self.default):
@@ -406,7 +400,7 @@ class _Level:
 
 
 def _lower_end(ends: Enclosure) -> float:
-    """Return the lower end, or ``-inf`` if computing it exceeds the limits of the grid."""
+    """Return the lower end of an enclosure, or ``-inf`` if it cannot be computed."""
     try:
         return ends.lower
     except GridSizeError:
@@ -414,10 +408,8 @@ def _lower_end(ends: Enclosure) -> float:
 
 
 def _are_costly(phases: Phases) -> bool:
-    """Return whether evaluations of some profile take long (:attr:`PrivacyProfile.is_costly`).
-
-    Then some searches for tighter bounds are omitted.
-    """
+    """Return whether some privacy profile takes long to evaluate."""
+    # Then some searches for tighter bounds are omitted.
     return any(profile.is_costly for profile, _ in phases)
 
 

@@ -56,15 +56,15 @@ def log_binomial_tail(count: int, rate: float, least: int) -> Enclosure:
 
 
 def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:
-    """Return an enclosure of the log probability that some batch is truncated.
+    """Return an enclosure of the log probability that any batch of a run is truncated (C26).
 
-    The probability is bounded by the sum over all batches of the run (C26). The result is ``-inf`` if no batch can be
-    truncated.
+    The result is ``-inf`` if no batch can be truncated.
 
     Args:
         run: A run with Poisson sampling.
         cap: The maximum batch size (None: that of the run).
     """
+    # bounded by the sum over all batches of the run
     cap = run.max_batch_size if cap is None else cap
     if cap is None or run.dataset_size is None:
         return Enclosure(-math.inf, -math.inf)
@@ -75,9 +75,7 @@ def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:
 
 
 def smallest_harmless_cap(run: Run, log_delta: float) -> int:
-    """Return the least ``max_batch_size`` that adds at most 1 % to delta.
-
-    The probability of a truncation is then at most :data:`HARMLESS_SHARE` of delta.
+    """Return the least maximum batch size for which truncation adds at most 1 % to delta.
 
     Args:
         run: A run with a ``dataset_size`` and Poisson sampling; its own maximum batch size is ignored.
@@ -89,11 +87,11 @@ def smallest_harmless_cap(run: Run, log_delta: float) -> int:
 
 
 def with_truncated_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
-    """Return the privacy curve of phases with truncated batches (C26).
+    """Return the privacy curve of a run with truncated batches (C26).
 
     Args:
-        curve: The privacy curve of the phases without truncation.
-        runs: The runs of the phases.
+        curve: The privacy curve of the run without truncation.
+        runs: The runs of its phases.
     """
     cuts = [log_probability_of_cut(run) for run in runs]
     lower, upper = (reduce(log_add, ends, -math.inf) for ends in zip(*cuts, strict=True))
@@ -103,14 +101,13 @@ def with_truncated_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
 
 
 class TruncatedCurve:
-    """The privacy curve ``delta(eps) = delta_0(eps) + P(cut)`` (C26).
+    """The privacy curve of a run plus the probability that a batch is truncated (C26).
 
-    ``delta_0`` bounds the run without truncation, and ``P(cut)`` is the probability of a truncation. The curve is valid
-    if ``delta_0`` is.
+    The curve is valid if the one without truncation is.
 
     Args:
-        curve: The curve ``delta_0``.
-        log_cut: An enclosure of ``ln P(cut)``.
+        curve: The privacy curve without truncation.
+        log_cut: An enclosure of the log probability of a truncation.
     """
 
     def __init__(self, curve: Curve, log_cut: Enclosure) -> None:
@@ -121,14 +118,12 @@ class TruncatedCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How ``delta_0`` was computed, and the probability of a truncation."""
+        """How the curve was computed, and how likely a truncation is, as entries of a result."""
         return {**getattr(self.curve, "numerics", {}), "log10_probability_of_cut": self.log_cut.upper / math.log(10.0)}
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats.
-
-        The lower end is ``-inf`` if ``delta_0`` has no lower bound.
-        """
+        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats."""
+        # The lower end is -inf if the curve without truncation has no lower bound.
 
         # ln(delta_0(eps) + P(cut))
         def find_lower() -> float:
@@ -139,7 +134,7 @@ class TruncatedCurve:
         return LazyEnclosure(find_lower, self.log_delta_unless(eps, -math.inf))
 
     def log_delta_unless(self, eps: float, threshold: float) -> float:
-        """Return an upper bound of ``ln delta(eps)``, which may be loose below ``threshold``.
+        """Return an upper bound of ``ln delta(eps)``, loose if at most ``threshold``.
 
         A result above ``threshold`` is the upper end of :meth:`log_delta`.
         """
@@ -153,8 +148,8 @@ class TruncatedCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
 
-        The epsilon is that of ``delta_0``, the bound without truncation, at delta minus the probability of a
-        truncation. It is ``inf`` if this difference is not positive.
+        It is the epsilon without truncation, at delta minus the probability of a truncation. It is ``inf`` if this
+        difference is not positive.
         """
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
         least, most = (log_difference(log_delta, end) for end in (self.log_cut.upper, self.log_cut.lower))
@@ -188,14 +183,12 @@ class SmallerCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the curve that adds the probability of a truncation was computed."""
+        """How the curve was computed that adds the probability of a truncation."""
         return self.curve.numerics
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats.
-
-        The lower end is ``-inf`` if the curve that composes truncated steps is smaller.
-        """
+        """Return an enclosure of ``ln delta(eps)``; ``eps`` is in nats."""
+        # The lower end is -inf if the curve that composes truncated steps is smaller.
         first = self.curve.log_delta(eps)
         if self._is_harmless(first.upper):
             return first
@@ -213,7 +206,7 @@ class SmallerCurve:
         return first
 
     def _is_harmless(self, log_delta: float) -> bool:
-        """Return whether truncation is so rare that its probability can be added to delta."""
+        """Return whether the probability of a truncation is a small share of delta."""
         return self.curve.log_cut.upper <= log_delta + math.log(HARMLESS_SHARE)
 
 
@@ -231,7 +224,7 @@ def other_records(run: Run) -> int:
 
 
 def _rounding(log_value: float) -> float:
-    """Return the allowed error of the log of a sum or difference of a few terms.
+    """Return a bound of the rounding error of the log of a sum or difference of a few terms.
 
     The result is 0 if the log is infinite.
     """

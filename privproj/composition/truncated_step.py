@@ -31,10 +31,10 @@ STEP_MARGIN = 1e-11  # soundness: relative margin of the excess of a step, a sum
 
 
 def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> PrivacyProfile:
-    """Return the profile of one step on a Poisson batch truncated at random (C26).
+    """Return the privacy profile of one step on a Poisson batch truncated at random (C26).
 
-    The profile holds in both directions, and is valid if ``one`` and ``two`` are. The caller must account for the step
-    as one release on the whole dataset.
+    The profile is valid in the add and remove directions if ``one`` and ``two`` are. The caller must account for the
+    step as one release on the whole dataset.
 
     Args:
         one: The profile of a release for one record, the same in both directions.
@@ -69,14 +69,15 @@ def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> Privac
 
 
 def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[float, float]]:
-    """Return pairs ``(w, p)`` of upper bounds, for intervals of the dataset size.
+    """Return upper bounds of two probabilities, for intervals of the dataset size.
 
-    ``w`` is the probability that at least ``B`` other records are sampled. ``p`` is the probability that the protected
-    record is in the batch in that case. The intervals cover all numbers of other records up to ``others``.
+    The first is the probability ``w`` that at least ``B`` other records are sampled. The second is the probability that
+    the protected record is in the batch in that case. The intervals cover all numbers of other records up to
+    ``others``.
 
     Args:
         others: The largest number of other records.
-        rate: The sampling rate ``q``.
+        rate: The sampling rate.
         cap: The maximum batch size ``B``.
     """
     shares, ratio = [], min(0.97, (cap / max(others, cap)) ** (1.0 / MOST_INTERVALS))
@@ -94,15 +95,14 @@ def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[floa
 
 
 def _sampled_excess(profile: PrivacyProfile, rate: float, losses: Array) -> Array:
-    """Return upper bounds of the excess ``q E(1 + (t - 1)/q)`` of a sampled step (C17).
+    """Return upper bounds of delta minus ``max(0, 1 - e^eps)`` for a sampled step (C17).
 
-    ``E(t) = delta(t) - max(0, 1 - t)`` is the excess of the release without sampling at ``t = e^eps``. The result is 0
-    where the argument of ``E`` is negative.
+    The bounds are for the remove direction.
 
     Args:
         profile: The profile of the release, the same in both directions.
-        rate: The sampling rate ``q``.
-        losses: ``ln t`` in nats.
+        rate: The sampling rate.
+        losses: Epsilons in nats.
     """
     # t' - 1 = (t - 1)/q; beyond e^700, delta at a smaller loss is an upper bound.
     tau = np.expm1(np.minimum(losses, 700.0)) / rate
