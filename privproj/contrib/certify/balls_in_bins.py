@@ -334,7 +334,7 @@ class _Search:
         """Return the coarsest grid on which losses of an epoch are within the tolerance.
 
         For each of the ``depths``, the loss that is exceeded with probability ``e^depth`` is compared with its value
-        for the finest grid points. The search ends at a window of about 2^19 cells, even if the tolerance is not
+        without rounding to the grid. The search ends at a window of about 2^19 cells, even if the tolerance is not
         reached.
 
         Args:
