@@ -6,10 +6,9 @@ from typing import Self
 
 
 class RequirementText(StrEnum):
-    """Base class of the requirements of the package and of its optional features.
+    """Base class of enumerations of requirements on the program.
 
-    A member is the text of the requirement in whole sentences, as results and files contain it. ``short`` is its short
-    name.
+    The value of a member is the text of the requirement in whole sentences. ``short`` is its short name.
     """
 
     short: str
@@ -23,7 +22,7 @@ class RequirementText(StrEnum):
 
 
 class Requirement(RequirementText):
-    """A requirement on the program.
+    """A requirement on the user's program, such as Poisson sampling.
 
     A result holds only if the program meets all its requirements.
     """
@@ -251,10 +250,9 @@ FIXED_SCHEDULES = (Requirement.FIXED_SCHEDULE, Requirement.FIXED_SCHEDULE_EXCEPT
 
 
 def fixed_schedule(*, adapts: bool) -> Requirement:
-    """Return the requirement that the schedule of several releases is fixed.
+    """Return the requirement that the parameters of all steps are fixed in advance.
 
-    The parameters of the releases may not depend on earlier outputs. The only exception is the clipping norm, if
-    ``adapts`` is True.
+    If ``adapts`` is True, the clipping norm is excepted.
     """
     return Requirement.FIXED_SCHEDULE_EXCEPT_CLIP if adapts else Requirement.FIXED_SCHEDULE
 
@@ -266,7 +264,7 @@ def short_name(text: str) -> str | None:
 
 
 class DataAssumption(Enum):
-    """An assumption on the data.
+    """An assumption on the data, such as the rank of a gradient difference.
 
     The value of a member is its text with placeholders. Its name in lower case, with hyphens, is its short name.
     """
@@ -303,17 +301,17 @@ class DataAssumption(Enum):
 
     @property
     def short(self) -> str:
-        """The short name."""
+        """The short name of the assumption, such as "difference-rank"."""
         return self.name.lower().replace("_", "-")
 
     def at(self, **values: object) -> "Assumption":
-        """Return the assumption with these values for the placeholders in its text."""
+        """Return the assumption with values for the placeholders in its text."""
         return Assumption(self, tuple(values.items()))
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption on the data with the values of its placeholders."""
+    """An assumption on the data, with values for the placeholders in its text."""
 
     kind: DataAssumption
     values: tuple[tuple[str, object], ...] = ()

@@ -62,7 +62,7 @@ MISALIGNMENT_ADVICE = (
 
 
 def _ended(text: str) -> str:
-    """Return a text with a full stop, unless it ends with a mark."""
+    """Return a text with a full stop, unless it ends with a punctuation mark."""
     return text if text[-1:] in ".?!" else f"{text}."
 
 
@@ -137,7 +137,7 @@ class InvalidParameterError(PrivprojError, ValueError):
 
     @property
     def is_missing(self) -> bool:
-        """True if the value of a required parameter is missing."""
+        """True if no value was given for a required parameter."""
         return self.value is None or (isinstance(self.value, str) and self.value == "nothing")
 
     def sentence(self, name: str) -> str:
@@ -195,7 +195,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _example(name: str) -> str:
-    """Return advice for a missing parameter, such as a typical value; empty if none."""
+    """Return advice for a missing parameter, such as a typical value; may be empty."""
     place, leaf = _split(name)
     parameter = leaf.lstrip("-").replace("-", "_")
     if parameter == "misalignment":
@@ -283,7 +283,7 @@ class UnsupportedError(QueryError):
         relation: str | None = None,
         bound: str | None = None,
     ) -> None:
-        """Set the attributes that are not set yet.
+        """Set those of the attributes that are None.
 
         Args:
             mechanism: The name of the mechanism.
@@ -398,7 +398,7 @@ def unknown_attribute(owner: str, name: str) -> str:
 
 
 def nearest_names(word: str, names: Iterable[str]) -> list[str]:
-    """Return up to three names with a similar spelling, the most similar one first."""
+    """Return up to three ``names`` spelled like ``word``, the most similar one first."""
     from difflib import get_close_matches
 
     spelt = {name.lower(): name for name in names}

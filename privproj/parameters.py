@@ -1,10 +1,10 @@
-"""Declare and check parameters.
+"""Declare and check the parameters of mechanisms, runs and targets.
 
-A parameter is declared once, where its field is defined (:func:`parameter`), with its help text, kind and range. The
+A parameter is declared once, where its field is defined (:func:`parameter`), with its help text, type and range. The
 check of its value, the command-line option, the key in files and their JSON schema are derived from it.
 
 ``noise_multiplier`` is ``z = sigma / s``, the ratio of the noise standard deviation to the sensitivity of the query
-under the neighboring relation of the run. ``noise_multiplier`` may be omitted only in the query that solves for it
+under the neighboring relation of the run. It may be omitted only in the query that solves for it
 (:func:`privproj.sigma`).
 """
 
@@ -34,7 +34,7 @@ MOST_CHARACTERS = 60  # characters, longest value that an error message shows
 def arguments_by_name(call: str) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned]]:
     """Return a decorator that rejects surplus positional arguments of a function.
 
-    The message of the error shows ``call``, a correct call.
+    The error message shows ``call``, an example of a correct call.
     """
 
     def decorate(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
@@ -55,11 +55,10 @@ def arguments_by_name(call: str) -> Callable[[Callable[Arguments, Returned]], Ca
 def real(
     name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False
 ) -> float:
-    """Return the value as a float from ``low`` to ``high``.
+    """Check that a value is a number from ``low`` to ``high``; return it as a float.
 
-    ``open_low`` and ``open_high`` exclude the ends of the range.
-
-    ``name`` and ``expected`` are the name of the parameter and its condition, for the error message.
+    ``open_low`` and ``open_high`` exclude the ends of the range. The error message uses ``name``, the name of the
+    parameter, and ``expected``, its condition.
 
     Raises:
         InvalidParameterError: The value is anything else, including nan, strings and booleans.
@@ -71,10 +70,10 @@ def real(
 
 
 def integer(name: str, value: object, expected: str, low: int = 1, high: int = MOST_WHOLE) -> int:
-    """Return the value as an int in ``[low, high]``.
+    """Check that a value is an integer from ``low`` to ``high``; return it as an int.
 
-    An integral float such as ``1e5`` is accepted. ``name`` and ``expected`` are the name of the parameter and its
-    condition, for the error message.
+    An integral float such as ``1e5`` is accepted. The error message uses ``name``, the name of the parameter, and
+    ``expected``, its condition.
 
     Raises:
         InvalidParameterError: The value is anything else, including ``2.5``, nan, strings and booleans.
@@ -107,8 +106,7 @@ TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u206
 def is_printable(value: object) -> bool:
     """Return whether a value is free of line ends and control characters.
 
-    Texts in mappings and sequences are checked too. Such characters in a name could imitate a line of the output, so
-    inputs with them are rejected.
+    Texts in mappings and sequences are checked too. Such characters in a name could imitate a line of the output.
     """
     if isinstance(value, str):
         return not any(category(c) in ("Cc", "Cs", "Zl", "Zp") or c in TURNS for c in value)
@@ -118,13 +116,13 @@ def is_printable(value: object) -> bool:
 
 
 def quoted(value: object) -> str:
-    """Return a value as an error message shows it: in ASCII, at most 60 characters."""
+    """Return a value as text for error messages: in ASCII, at most 60 characters."""
     text = ascii(value)
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
 
 
 def boolean(name: str, value: object) -> bool:
-    """Return the value if it is True or False.
+    """Check that a value is True or False, and return it.
 
     Raises:
         InvalidParameterError: The value is anything else.
@@ -135,7 +133,7 @@ def boolean(name: str, value: object) -> bool:
 
 
 def probability(name: str, value: object) -> float:
-    """Return the value as a float above 0 and below 1.
+    """Check that a value is a number above 0 and below 1; return it as a float.
 
     Raises:
         InvalidParameterError: The value is anything else.
@@ -144,9 +142,9 @@ def probability(name: str, value: object) -> float:
 
 
 def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> float:
-    """Return the value as an epsilon of at most 1e9.
+    """Check that a value is an epsilon of at most 1e9, and return it as a float.
 
-    The value must be above 0, or at least 0 if ``zero`` is set.
+    It must be above 0, or at least 0 if ``zero`` is True.
 
     Raises:
         InvalidParameterError: The value is anything else.
@@ -160,7 +158,7 @@ def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> floa
 
 @dataclass(frozen=True)
 class Kind:
-    """The kind of values that a parameter may have.
+    """The type and range of a parameter's values.
 
     * ``description``: The name of the type in error messages about files.
     * ``fits``: Returns whether a value in a file has the type; values in files are not converted.
@@ -179,9 +177,9 @@ def _is_number(value: object) -> bool:
 
 
 def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Kind:
-    """Return the kind of integers from ``low`` to ``high``.
+    """Return the type of a parameter whose values are integers from ``low`` to ``high``.
 
-    ``expected`` is the condition in error messages; if it is empty, the range is stated.
+    ``expected`` is the condition in error messages. If it is empty, the range is stated.
     """
     ends = f">= {low}" if high == MOST_WHOLE else f"from {low} to {high:g}"
     return replace(
@@ -194,11 +192,10 @@ def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Ki
 def number(
     expected: str = "", low: float = 0.0, high: float = 1e100, *, open_low: bool = False, open_high: bool = False
 ) -> Kind:
-    """Return the kind of numbers from ``low`` to ``high``.
+    """Return the type of a parameter whose values are numbers from ``low`` to ``high``.
 
-    ``open_low`` and ``open_high`` exclude the ends of the range.
-
-    ``expected`` is the condition in error messages; if it is empty, the range is stated.
+    ``open_low`` and ``open_high`` exclude the ends of the range. ``expected`` is the condition in error messages. If it
+    is empty, the range is stated.
     """
     ends = {"exclusiveMinimum" if open_low else "minimum": low, "exclusiveMaximum" if open_high else "maximum": high}
     is_open = {"open_low": open_low, "open_high": open_high}
@@ -212,9 +209,9 @@ def number(
 
 
 def one_of(*choices: str) -> Kind:
-    """Return the kind of texts from a list of choices.
+    """Return the type of a parameter whose values are texts from a list of choices.
 
-    The class that declares the parameter checks the value, because the error of the class suggests alternatives.
+    The class that declares the parameter checks the value, because its error suggests alternatives.
     """
     return replace(TEXT, rule={"enum": [*choices]})
 
@@ -259,13 +256,13 @@ SHARE = Kind(
 class Parameter:
     """The declaration of a parameter.
 
-    * ``kind``: The kind of its values.
-    * ``description``, ``letter``: The help text and the metavar of the command-line option; the help text is empty if
-      there is no option.
+    * ``kind``: The type and range of its values.
+    * ``description``: The help text of the command-line option; empty if there is no option.
+    * ``letter``: The metavar of the command-line option.
     * ``default``: The default value.
-    * ``is_needed``: Whether all queries require the parameter, except the query that solves for it.
-    * ``is_found``: Whether a query solves for the parameter.
-    * ``is_rare``: Whether the command-line option appears in the long help only.
+    * ``is_needed``: True if all queries require the parameter, except the query that solves for it.
+    * ``is_found``: True if a query solves for the parameter.
+    * ``is_rare``: True if the command-line option appears in the long help only.
     * ``key``: The name of the parameter in files and on the command line, if it differs from the name of the field.
     * ``read``: Converts a value from a file or the command line to the type of the field.
     """
@@ -293,13 +290,13 @@ def flag(description: str = "") -> Any:
 
 @cache
 def parameters_of(record: type) -> dict[str, Parameter]:
-    """Return the declared parameters of a dataclass by field name."""
+    """Return the declared parameters of a dataclass, by field name."""
     declared = record.__dataclass_fields__.items()  # pyright: ignore[reportAttributeAccessIssue]
     return {name: field.metadata["parameter"] for name, field in declared if "parameter" in field.metadata}
 
 
 def parameters_from(record: type, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of the parameters of a dataclass by field name.
+    """Return the values of a dataclass's parameters, by field name, from a file.
 
     ``keys`` are named as in files and on the command line. Unknown keys are ignored, and so are values of None.
     """

@@ -1,8 +1,8 @@
-"""Load the tables that optional features add to the core.
+"""Load the optional features of the package, and the tables of their plugins.
 
 The core does not name the features. A feature is a package below ``privproj.contrib`` with a module ``plugin``. The
-module has tables (``BOUNDS``, ``COMMANDS``, ...), with the same names in every feature. The values in a table are
-references of the form ``"module:attribute"``, so that reading the table does not import the feature.
+module has tables (``BOUNDS``, ``COMMANDS``, ...), with the same names in every feature. Their values are references
+``"module:attribute"``, so that reading a table does not import the feature.
 """
 
 from functools import cache
@@ -19,7 +19,7 @@ def plugins() -> tuple[Any, ...]:
 
 
 def plugin_table(name: str) -> dict[Any, Any]:
-    """Return the entries of the table with this name, merged over all features."""
+    """Return a plugin table, such as ``BOUNDS``, merged over all optional features."""
     return {key: value for plugin in plugins() for key, value in getattr(plugin, name, {}).items()}
 
 

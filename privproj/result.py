@@ -1,6 +1,7 @@
 """Define the result of a query, and how it is displayed.
 
-A result has a value, the side of the true quantity on which the value lies, its bound and its assumptions.
+A result has a value, and states whether it is an upper bound, a lower bound or exact. It also has its bound and its
+assumptions.
 """
 
 import math
@@ -18,7 +19,7 @@ SCHEMA = 2  # Version of the fields of a result as JSON
 
 
 class Status(StrEnum):
-    """What is known of a bound, independently of its value.
+    """The status of a bound: proved, conditional, asymptotic or refuted.
 
     Attributes:
         PROVED: The bound is proved for all data.
@@ -38,7 +39,7 @@ class Status(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How the evaluation of a bound ended.
+    """The outcome of the evaluation of a bound.
 
     Only a result with ``OK`` is a guarantee.
 
@@ -62,7 +63,7 @@ class Outcome(StrEnum):
 
 
 class Side(StrEnum):
-    """On which side of the true quantity of the mechanism a value lies.
+    """The relation of a value to the true quantity of the mechanism.
 
     The true quantity is the epsilon, delta or parameter of the mechanism itself, if all assumptions hold.
 
@@ -113,7 +114,7 @@ def _round_to(digits: int, value: float, up: bool) -> float:
 def risk_text(risk: Mapping[str, float]) -> str:
     """Return an attack risk as text.
 
-    The result states the advantage, or the true positive rate at a false positive rate.
+    The text states the advantage, or the true positive rate at a false positive rate.
     """
     if "advantage" in risk:
         return f"advantage {limit_text(risk['advantage'], up=True)}"
@@ -121,10 +122,7 @@ def risk_text(risk: Mapping[str, float]) -> str:
 
 
 def _fpr_text(risk: Mapping[str, float]) -> str:
-    """Return the false positive rate of a risk as text, rounded down.
-
-    A claim at this rate also holds at smaller rates.
-    """
+    """Return the false positive rate of an attack risk as text, rounded down."""
     return f"false positive rate {limit_text(risk['fpr'], up=False)}"
 
 
@@ -140,7 +138,7 @@ NAMES_IN_TEXT = {"poisson": "Poisson", "fixed": "fixed-size"}  # schemes that sa
 
 
 def _run_text(run: Mapping[str, Any]) -> str:
-    """Return the number of steps, the sampling scheme and the group size as text."""
+    """Return the steps, the sampling scheme and the group size of a run as text."""
     count, sampling, rate = run.get("steps"), run.get("sampling"), run.get("sampling_rate")
     in_epochs = "batches" in run or sampling in ("partition", "shuffle", "balls-in-bins")
     unit = "epoch" if in_epochs else "step"
@@ -164,7 +162,7 @@ class LowerBound:
         quantity: The quantity that is bounded: "epsilon", "log10_delta" or "advantage".
         value: The lower bound.
         for_whom: The adversary for whom the bound holds; empty for any adversary who observes the outputs.
-        gap: Why the upper bound is far above the lower bound; empty if it is close, or if no reason is known.
+        gap: The reason why the upper bound is far above the lower bound; empty if it is not, or if none is known.
 
     >>> from privproj import M2, epsilon, lower_bound
     >>> below = lower_bound(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5))
@@ -178,7 +176,7 @@ class LowerBound:
     gap: str = ""
 
     def as_dict(self) -> dict[str, object]:
-        """Return the entries for ``numerics`` in the JSON object of a result."""
+        """Return the lower bound as entries of ``numerics`` in the JSON object of a result."""
         details = {"lower_bound_adversary": self.for_whom, "gap": self.gap}
         return {f"{self.quantity}_lower_bound": self.value, **{key: text for key, text in details.items() if text}}
 
@@ -200,7 +198,7 @@ class Result:
             ``side`` is exact. Reading the interval computes it, which takes time if the run is composed numerically.
             The interval has no lower end for balls-in-bins with several batches per record, because no dataset attains
             that bound.
-        side: On which side of the true quantity of the mechanism the value lies, a :class:`Side`.
+        side: The relation of the value to the true quantity of the mechanism, a :class:`Side`.
         mechanism: The name and all parameters of the mechanism, and under "requirements" its requirements.
         run: All parameters of the run, and under "requirements" its requirements.
         bound: The name of the bound.
@@ -208,7 +206,7 @@ class Result:
         status: The status of the bound for these parameters, a :class:`Status`.
         data_assumptions: The assumptions on the data; empty for a bound that holds for all data.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
-        outcome: How the evaluation ended, an :class:`Outcome`.
+        outcome: The outcome of the evaluation, an :class:`Outcome`.
         epsilon: The epsilon of the guarantee, as a target or as the result; None if there is none.
         delta: The delta of the guarantee, as a target or as the result; None if there is none, or if a target is below
             the range of doubles.
@@ -218,7 +216,7 @@ class Result:
             None for mechanisms without one.
         noise_std: The noise standard deviation for a given clipping norm, in the units of that norm; None if no
             clipping norm was given.
-        numerics: How the value was computed, by name; empty for a closed form.
+        numerics: Details of the computation by name; empty for a closed form.
         lower_bound: The lower bound of the true value, a :class:`LowerBound`; None if it is not known or was not
             computed. :func:`privproj.accounting.lower_bounds.with_details` computes it.
         alternatives: Related values by name. For shuffled batches, ``balls_in_bins_instead`` and ``poisson_not_valid``
@@ -319,7 +317,7 @@ class Result:
     def _compared(self, other: object, holds: Callable[[float, float], bool]) -> bool:
         """Return whether ``holds(self.value, other)`` is true.
 
-        ``other`` is a number or a result. A result with an infinite epsilon can be compared too, although it is not a
+        ``other`` is a number or a result. A result with an infinite epsilon can be compared, although it is not a
         guarantee.
         """
         if not isinstance(other, float | int | Result):
@@ -367,7 +365,7 @@ class Result:
         return f"{self.quantity} = {number} ({side}{target}){conditional_text(self.data_assumptions)}"
 
     def _details(self) -> list[tuple[str, str]]:
-        """Return bound, run, neighbors and assumptions on the data, each with its label."""
+        """Return the assumptions, bound, run and neighbors as text, each with its label."""
         assumed = "this assumption" if len(self.data_assumptions) == 1 else "these assumptions"
         proved = f"proved under {assumed}" if self.status is Status.CONDITIONAL else str(self.status)
         relation = str(self.run.get("relation"))
@@ -379,7 +377,7 @@ class Result:
         ]
 
     def _requires(self) -> list[tuple[str, str]]:
-        """Return the short names of the requirements on the program, with their label."""
+        """Return the short names of the requirements on the program, with a label."""
         names = [short_name(text) or text for text in self.requirements]
         return [("requires", ", ".join(names))] if names and self.value is not None else []
 
@@ -435,10 +433,10 @@ class Result:
 
 
 class Row(Protocol):
-    """An element of :class:`Rows`."""
+    """A result that :class:`Rows` displays as one row."""
 
     def as_row(self) -> dict[str, object]:
-        """Return the row as plain values under the names of its columns."""
+        """Return the values of the row, by column name."""
         ...
 
 
@@ -474,9 +472,10 @@ class Rows(tuple[AnyRow, ...]):
 
 
 def conditional_text(assumptions: Sequence[str]) -> str:
-    """Return ", only under an assumption on the data" for a result with such an assumption; else an empty text.
+    """Return ", only under an assumption on the data" for a result with assumptions.
 
-    An assumption on the rounding error of dp-accounting is not about the data.
+    The text is empty without assumptions. The words "on the data" are omitted if the only assumption is on the rounding
+    error of dp-accounting.
     """
     if not assumptions:
         return ""
@@ -484,9 +483,9 @@ def conditional_text(assumptions: Sequence[str]) -> str:
 
 
 def as_plain_value(value: object) -> object:
-    """Return a value in the types of JSON.
+    """Return a value in the types of JSON: text, numbers, lists and dictionaries.
 
-    These are text, finite numbers, lists and dictionaries. ``nan`` and infinities become None.
+    ``nan`` and infinities become None.
     """
     if isinstance(value, StrEnum):
         return str(value)

@@ -113,8 +113,7 @@ class Run:
     * ``shuffle`` is accounted as a partition.
 
     At ``q = 1`` Poisson and fixed-size sampling have no effect, and ``sampling`` is None. The fields are those of
-    :class:`privproj.run.RunOptions`. ``notes`` are the warnings about a relation or a sampling scheme that was chosen
-    by default.
+    :class:`privproj.run.RunOptions`. ``notes`` are warnings about a default relation or sampling scheme.
     """
 
     steps: int = parameter(
@@ -252,7 +251,7 @@ class Run:
 
     @property
     def fixed_batch(self) -> int | None:
-        """The number of records in a batch of fixed size.
+        """The number of records in a batch, for batches of fixed size.
 
         It is None for other sampling schemes, or if the dataset size is unknown.
         """
@@ -263,12 +262,12 @@ class Run:
 
     @property
     def scheme(self) -> Scheme:
-        """The properties of the sampling scheme."""
+        """The properties of the sampling scheme, such as the supported relations."""
         return WHOLE_DATA if self.sampling is None else SCHEMES[self.sampling]
 
     @property
     def is_planned(self) -> bool:
-        """True if the run has several releases, so that their schedule must be fixed."""
+        """True if the run has several releases, so its schedule must be fixed in advance."""
         return self.scheme.counts_epochs or self.steps > 1
 
     @property
@@ -291,11 +290,11 @@ class Run:
 
     @property
     def single(self) -> bool:
-        """True for a release on the whole dataset, or an epoch that counts as a release."""
+        """True if the run is a single release, or one epoch that counts as a release."""
         return self.steps == 1 and self.sampling_rate == 1.0 and not (self.scheme.picks_batches and self.batches != 1)
 
     def parameters(self) -> dict[str, object]:
-        """Return the run as plain values, as results and certificates state it."""
+        """Return the run as plain values by name, for results and certificates."""
         always = ("steps", "sampling_rate", "sampling", "relation", "group_size", "public_size")
         per_record = ("batches_per_record",) if self.scheme.picks_batches else ()
         of_some = ("batches", *per_record, "max_batch_size", "dataset_size")
@@ -353,7 +352,7 @@ def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
 
 
 def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
-    """Return the run with a rate and steps instead of a batch size and epochs.
+    """Replace a batch size and epochs in run options by a sampling rate and steps.
 
     ``query`` is the name of the query, as for :func:`run_from`.
     """
@@ -365,9 +364,7 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
 
 
 def _check_batches(keys: Mapping[str, Any], query: str) -> None:
-    """Raise an error for keys about batches that are redundant or incomplete.
-
-    Sampled batches also require a number of steps or epochs.
+    """Check that the keys about batches in run options are consistent.
 
     Raises:
         InvalidParameterError: A key is redundant, or a key that another one needs is missing.
@@ -404,7 +401,7 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
 
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
-    """Return the sampling rate and the number of steps of a number of epochs.
+    """Return the sampling rate and the number of steps for a batch size and epochs.
 
     For ``N`` records, batches of ``B`` records and ``E`` epochs, the rate is ``B/N``, and the number of steps is
     ``ceil(E ceil(N/B))``.
@@ -425,9 +422,9 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
 
 
 def describe_run(run: Mapping[str, Any], digits: str = "g") -> str:
-    """Return the number of releases and the sampling as text.
+    """Return the number of releases and the sampling of a run as text.
 
-    ``run`` has the keys of :meth:`Run.parameters`, and ``digits`` is the format of the rate.
+    ``run`` has the keys of :meth:`Run.parameters`, and ``digits`` is the format of the sampling rate.
     """
     if run["sampling"] in IN_EPOCHS:
         epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
@@ -444,5 +441,5 @@ def describe_run(run: Mapping[str, Any], digits: str = "g") -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share from 0 to 1 as text in percent, with three digits."""
+    """Return a fraction from 0 to 1 as text in percent, with three digits."""
     return f"{100.0 * share:.3g} %"

@@ -51,7 +51,7 @@ class NeighboringRelation(StrEnum):
 
 
 class Sampling(StrEnum):
-    """How a step of a run samples its batch.
+    """The scheme by which a step of a run samples its batch.
 
     Attributes:
         POISSON: Each record is in the batch with the sampling rate as probability, independently of the others.
@@ -76,7 +76,7 @@ class Sampling(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """The properties and requirements of a sampling scheme.
+    """The properties of a sampling scheme, and its requirements on the program.
 
     :mod:`privproj.composition` composes runs that use the scheme.
     """
@@ -124,10 +124,10 @@ class Scheme:
 
 
 def _in_positions(name: str, batches: str, **more: Any) -> Scheme:
-    """Return a scheme in which the position of a record determines its batch.
+    """Return a sampling scheme in which the position of a record determines its batch.
 
-    The scheme supports zero-out and replace. Messages use ``name``, the name of the scheme, and ``batches``, its
-    batches, such as "a partition". ``more`` are other fields of :class:`Scheme`.
+    The neighboring relations are zero-out and replace. Messages use ``name``, the name of the scheme, and ``batches``,
+    its batches, such as "a partition". ``more`` are other fields of :class:`Scheme`.
     """
     shifts = "a removed record can shift every later batch"
     rejected = (
@@ -218,7 +218,7 @@ IN_EPOCHS = tuple(name for name, scheme in SCHEMES.items() if scheme.counts_epoc
 
 
 def scheme_of(name: object) -> Scheme:
-    """Return the properties of a scheme; :data:`WHOLE_DATA` for None."""
+    """Return the properties of a sampling scheme; None is the whole dataset."""
     return WHOLE_DATA if name is None else SCHEMES[Sampling(name)]
 
 
@@ -226,7 +226,7 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def member_named(kind: type[Member], name: str, value: object) -> Member:
-    """Return the enum member with a value.
+    """Return the member of an enumeration with this value.
 
     ``name`` is the name of the parameter, for the error message.
 

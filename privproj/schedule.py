@@ -1,6 +1,6 @@
 """Provide the public names for runs of several phases.
 
-Each phase has its own mechanism, noise multiplier and sampling.
+A phase is a part of a run with its own mechanism, noise multiplier and sampling.
 """
 
 from privproj.accounting.schedule import (

@@ -1,4 +1,4 @@
-"""Define the targets of queries.
+"""Define the targets of queries, such as a delta at which epsilon is computed.
 
 A target is a delta, an epsilon, both, an attack risk, or the slack of a ``mu`` of Gaussian DP. A delta may be far below
 the range of doubles, so its logarithm is stored.
@@ -34,7 +34,7 @@ TARGET_PARAMETERS = {
 
 @dataclass(frozen=True)
 class Target:
-    """A target delta.
+    """A target delta of a query.
 
     ``log_delta`` is the natural logarithm of delta, and ``log10_delta`` the decimal logarithm. ``delta`` is None if it
     is below the range of doubles. ``by_log`` is True if the user gave ``log10_delta``.
@@ -46,7 +46,7 @@ class Target:
     by_log: bool
 
     def fields(self) -> dict[str, Any]:
-        """Return the target as fields of a result."""
+        """Return the fields of :class:`privproj.Result` that state the target."""
         names = ("epsilon", "delta", "log10_delta")
         return {name: None if x == -math.inf else x for name, x in vars(self).items() if name in names}
 
@@ -58,13 +58,13 @@ class EpsilonTarget:
     epsilon: float
 
     def fields(self) -> dict[str, Any]:
-        """Return the target as fields of a result."""
+        """Return the fields of :class:`privproj.Result` that state the target."""
         return {"epsilon": self.epsilon}
 
 
 @dataclass(frozen=True)
 class RiskTarget:
-    """An attack risk.
+    """The risk of a membership inference attack, as the target of a query.
 
     ``value`` is the true positive rate at the false positive rate ``fpr``, or the advantage if ``fpr`` is None.
     """
@@ -73,17 +73,17 @@ class RiskTarget:
     fpr: float | None = None
 
     def parameters(self) -> dict[str, float]:
-        """Return the parts of the risk by name: ``advantage``, or ``tpr`` and ``fpr``."""
+        """Return the attack risk by name: ``advantage``, or ``tpr`` and ``fpr``."""
         return {"advantage": self.value} if self.fpr is None else {"tpr": self.value, "fpr": self.fpr}
 
     def fields(self) -> dict[str, Any]:
-        """Return the target as fields of a result."""
+        """Return the fields of :class:`privproj.Result` that state the target."""
         return {"risk": self.parameters()}
 
 
 @dataclass(frozen=True)
 class FullTarget(Target):
-    """A pair ``(epsilon, delta)``."""
+    """A target epsilon and delta of a query."""
 
     epsilon: float
 
@@ -92,7 +92,7 @@ AnyTarget = Target | EpsilonTarget | RiskTarget
 
 
 def epsilon_target(epsilon: float) -> EpsilonTarget:
-    """Return the target at an epsilon from 0 to 1e9.
+    """Return the target of a delta query, an epsilon from 0 to 1e9.
 
     Raises:
         InvalidParameterError: The value is anything else.
@@ -101,7 +101,7 @@ def epsilon_target(epsilon: float) -> EpsilonTarget:
 
 
 def slack_target(delta: float) -> Target:
-    """Return the target at a slack from 0 to below 1.
+    """Return the target of a Gaussian DP query, a slack from 0 to below 1.
 
     The slack is the delta up to which a run is Gaussian DP.
 
@@ -113,7 +113,7 @@ def slack_target(delta: float) -> Target:
 
 
 def delta_target(delta: float | None, log10_delta: float | None) -> Target:
-    """Return the target at ``delta``, or at ``10^log10_delta``.
+    """Return a target delta, which is ``delta`` or ``10^log10_delta``.
 
     Raises:
         InvalidParameterError: Both or neither are given, or the value is out of range.
@@ -130,7 +130,7 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
 
 
 def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
-    """Return the target at an epsilon and a delta.
+    """Return a target epsilon and delta.
 
     ``epsilon = 0`` is allowed only if ``zero`` is True.
 
@@ -147,7 +147,9 @@ RISKS = ("advantage", "tpr", "fpr")  # names of the parts of a risk that can be 
 
 
 def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
-    """Return the target at an advantage, or at ``tpr`` and ``fpr``.
+    """Return a target attack risk: an advantage, or ``tpr`` and ``fpr``.
+
+    ``tpr`` is the true positive rate at the false positive rate ``fpr``.
 
     Raises:
         InvalidParameterError: Both or none are given, a value is out of range, or ``fpr`` is not below ``tpr``.
@@ -166,7 +168,7 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
 
 
 def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
-    """Return the target at ``(epsilon, delta)``, or at an attack risk.
+    """Return the target ``(epsilon, delta)``, or a target attack risk.
 
     The arguments have the names of :data:`TARGETS` and :data:`RISKS`.
 
@@ -194,7 +196,7 @@ def target_names(query: str) -> tuple[str, ...]:
 
 
 def target_from(values: Mapping[str, Any], query: str) -> Any:
-    """Return the target of a query from values by name.
+    """Return the target of a query from its parameters by name.
 
     Raises:
         InvalidParameterError: The target is missing, ambiguous or invalid.

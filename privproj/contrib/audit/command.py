@@ -48,7 +48,7 @@ Finding = tuple[dict[str, Any], str, dict[str, Any]]
 
 
 def needing_torch(name: str) -> Any:
-    """Import a module of this package that needs torch.
+    """Import an audit module that needs torch, and return it.
 
     If torch is not installed, the error names the extra that installs it.
     """
@@ -56,7 +56,7 @@ def needing_torch(name: str) -> Any:
 
 
 def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
-    """Return the JSON record and the text of an audit from its verdict.
+    """Return the JSON record and the text of an audit that has a verdict.
 
     The text has the claim, the lower bound on epsilon and the largest detectable epsilon.
 
@@ -177,9 +177,9 @@ def mechanism(
 
 
 def score_parts(experiment: Any, sizes: list[int], numbers: range) -> str:
-    """Return the scores of the runs in these parts, one line of JSON for each part.
+    """Return the scores of audit runs, one line of JSON for each part of the runs.
 
-    Part ``i`` has ``sizes[i]`` runs with the canary and as many without it.
+    Part ``i`` has ``sizes[i]`` runs with the canary and as many without it. ``numbers`` are the parts.
     """
     import torch
 

@@ -1,6 +1,6 @@
 """Compute lower bounds on epsilon from the scores of attacks.
 
-An attack scores runs with the canary (IN) and without it (OUT). A threshold is chosen on one half of the scores, and
+An attack scores runs with a canary record and runs without it. A threshold is chosen on one half of the scores, and
 errors are counted on the other half. So Clopper-Pearson intervals of the two error rates hold jointly with the stated
 confidence, and so does every bound that follows from them. An audit never proves a claim. The largest epsilon that an
 audit can refute follows from the number of runs.
@@ -44,7 +44,7 @@ def clopper_pearson_upper(successes: int, trials: int, error: float) -> float:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of runs that scored at or above a threshold.
+    """The numbers of runs whose attack score is at or above a threshold.
 
     The threshold was chosen on other runs.
 
@@ -69,7 +69,7 @@ class Counts:
         return cls(int((inside >= threshold).sum()), len(inside), int((outside >= threshold).sum()), len(outside))
 
     def rates(self, confidence: float) -> tuple[float, float, float, float]:
-        """Return bounds on the four rates that hold jointly with this confidence.
+        """Return joint confidence bounds on the true and false rates of an attack.
 
         The bounds are ``(TPR_L, FPR_U, TNR_L, FNR_U)``: lower bounds on the true positive and true negative rates, and
         upper bounds on the false positive and false negative rates. A positive is a run that the attack classifies as
@@ -83,7 +83,8 @@ class Counts:
     def epsilon(self, delta: float, confidence: float) -> float:
         """Return a lower bound on epsilon at ``delta``, with this confidence.
 
-        The bound is ``max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U))``, from the bounds of :meth:`rates`.
+        The bound is ``max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U))``. ``_L`` and ``_U`` mark lower and
+        upper confidence bounds on the true and false positive and negative rates.
         """
         tpr, fpr, tnr, fnr = self.rates(confidence)
         # max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U)).
@@ -94,14 +95,14 @@ class Counts:
 def ceiling(members: int, others: int, delta: float, confidence: float) -> float:
     """Return the largest epsilon at ``delta`` that this number of runs can detect.
 
-    This epsilon is the lower bound that follows from an attack that makes no error on ``members`` runs with the canary
-    and ``others`` runs without it.
+    An attack that makes no error proves this lower bound on epsilon. It classifies ``members`` runs with the canary and
+    ``others`` runs without it.
     """
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
 
 def counts_on_second_half(inside: Array, outside: Array, value_of: Callable[[list[Counts]], Sequence[float]]) -> Counts:
-    """Return the counts at a threshold that is chosen on other runs.
+    """Choose a threshold on half of an attack's scores, and count errors on the rest.
 
     The first halves of ``inside`` and ``outside`` choose the threshold, and their second halves are counted.
 
@@ -182,7 +183,7 @@ class AuditVerdict:
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim is refuted, at the stated confidence."""
+        """True if the claim is refuted, at the stated confidence."""
         claim = self.claimed_epsilon
         return self.profile_refuted or (claim is not None and self.epsilon_lower > claim)
 
@@ -240,7 +241,7 @@ def assess_claim(
 def _breach_of_profile(
     inside: Array, outside: Array, curve: Curve, confidence: float
 ) -> tuple[float, tuple[float, float, float] | None]:
-    """Return by how much the error rates of an attack contradict a privacy profile, and at which point.
+    """Return how far the error rates of an attack contradict a claimed privacy profile.
 
     The threshold is chosen on the first half of the scores, and the rates are counted on the second half. Let ``f`` be
     the trade-off function of the profile. The rates contradict the profile if the upper bound on the false negative
@@ -277,15 +278,14 @@ def _breach_of_profile(
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """Return an upper bound on the p-value of guesses about the canaries of one run.
 
-    The null hypothesis is that the run is ``(epsilon, delta)``-DP. The run has ``m`` canaries, and ``v`` of ``g``
-    guesses are right. The p-value is the probability of at least ``v`` right guesses. With
-    ``W ~ Binomial(g, e^eps/(1 + e^eps))`` the bound is ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i``
-    (Steinke, Nasr, Jagielski 2023).
+    The null hypothesis is that the run is ``(epsilon, delta)``-DP. The p-value is the probability of at least ``v``
+    right guesses. For ``m`` canaries, ``g`` guesses and ``W ~ Binomial(g, e^eps/(1 + e^eps))``, the bound is
+    ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i`` (Steinke, Nasr, Jagielski 2023).
 
     Args:
-        canaries: ``m``.
-        guesses: ``g``.
-        correct: ``v``.
+        canaries: ``m``, the number of canaries, each of which is in the run with probability 1/2.
+        guesses: ``g``, the number of guesses whether a canary is in the run.
+        correct: ``v``, the number of right guesses.
         epsilon: The epsilon of the null hypothesis.
         delta: The delta of the null hypothesis.
     """

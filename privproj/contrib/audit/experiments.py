@@ -1,9 +1,9 @@
 """Audit the real release code and the real loader with a canary record.
 
 The canary contributes a gradient of norm ``C = 1`` in one direction, and all other records contribute nothing. So the
-release is a known shift plus noise. The score of a run is the exact log-likelihood ratio of its releases, with over
-without the canary, under the claimed mechanism and given the projections. Typical bugs can be injected into the code.
-An audit of each of these bugs must refute the claim.
+release is a known shift plus noise. The score of a run is the exact log-likelihood ratio of its releases with the
+canary over without it. The ratio is of the claimed mechanism, given the projections. Typical bugs can be injected into
+the code. An audit of each of these bugs must refute the claim.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ RECORDS = 8  # records in the dataset, all without gradient except the canary; a
 
 
 class _IsotropicNoise(Projected):
-    """Injected bug: the projection of M2 is not orthonormal.
+    """Injected bug: M2 projects with a Gaussian matrix, which is not orthonormal.
 
     ``G`` is a gradient, ``A`` a Gaussian matrix of ``rank`` rows, and ``Q`` an orthonormal basis of the rows of ``A``.
     M2 adds noise of equal variance to every coordinate of ``G Q``. With this bug the noise is added to ``G A^T``.
@@ -64,7 +64,7 @@ class _ClipAfterMean(NoisySum):
     """
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """Return the clipping factors times the number of records.
+        """Return the clipping factors of the records, times the number of records.
 
         With these factors the canary alone shifts the mean by ``C``, as if the mean of a batch that the canary
         dominates were clipped to ``C``.
@@ -96,7 +96,7 @@ def _own_epsilon(mechanism: M2 | Gaussian, delta: float, **run: Any) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Audited:
-    """The claimed mechanism of an audit, and optionally a bug to inject into the code.
+    """The claimed mechanism of an audit, and optionally a bug to inject into its code.
 
     Attributes:
         mechanism: The claimed mechanism.
@@ -117,7 +117,7 @@ class _Audited:
 
     @property
     def claimed(self) -> M2 | Gaussian:
-        """The mechanism that the accountant assumes."""
+        """The mechanism whose epsilon is claimed."""
         return self.mechanism
 
 
@@ -159,7 +159,7 @@ class AuditExperiment(_Audited):
 
     @property
     def claimed(self) -> M2 | Gaussian:
-        """The mechanism that the accountant assumes.
+        """The mechanism whose epsilon is claimed.
 
         With the bug "wrong-dimension", the dimension of this mechanism is multiplied by the number of outputs of the
         layer.
@@ -170,7 +170,7 @@ class AuditExperiment(_Audited):
 
     @property
     def run(self) -> RunOptions:
-        """The parameters of one run, in the form that the accountant takes."""
+        """The run options with which privproj computes the claimed epsilon."""
         return {"steps": self.steps}
 
     def release_code(self, worker: int) -> NoisySum:
@@ -324,7 +324,7 @@ class _SameAssignment(BinSampler):
     """Injected bug: every epoch has the batches of the first epoch."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """Return the batches of the first epoch, for every epoch."""
+        """Return the records of each batch of the first epoch, for every epoch."""
         return super().members(0)
 
 
@@ -332,7 +332,7 @@ class _TwoBins(BinSampler):
     """Injected bug: the canary is in its assigned batch and also in the next one."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """Return the batches of an epoch, with the canary in two of them."""
+        """Return the records of each batch of an epoch, with the canary in two batches."""
         members = super().members(epoch)
         picked = next(i for i, numbers in enumerate(members) if 0 in numbers)
         behind = (picked + 1) % self.batches
@@ -346,7 +346,7 @@ class _Uneven(BinSampler):
     """
 
     def picks(self, epoch: int) -> np.ndarray:
-        """Return the assigned batches, about half of them replaced by the first batch."""
+        """Return the batch of each record, about half of them replaced by the first batch."""
         return super().picks(epoch) * pick_batches(f"{self.secret(epoch)} coins", epoch, self.records, 2)
 
 
@@ -384,7 +384,7 @@ class LoaderExperiment(_Audited):
 
     @property
     def run(self) -> RunOptions:
-        """The parameters of one run, in the form that the accountant takes."""
+        """The run options with which privproj computes the claimed epsilon."""
         return {"steps": self.epochs, "sampling": "balls-in-bins", "batches": self.batches}
 
     def record(self, runs: int) -> Array:

@@ -45,7 +45,7 @@ RATES = (0.1, 0.01)  # false positive rates of the reported true positive rates 
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """The training of a model for membership inference.
+    """The setup with which a membership inference audit trains its models.
 
     The dataset is small, so that a single record can influence the model.
 
@@ -123,7 +123,7 @@ class Game:
         return None if epsilon is None else float(epsilon)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return features and classes of training records, then of other records.
+        """Return features and classes of the training records, and of non-members.
 
         All models share these records.
         """
@@ -137,7 +137,7 @@ class Game:
 
 
 def _canary(game: Game) -> tuple[Tensor, Tensor]:
-    """Return the features and the class of the canary.
+    """Return the features and the class of the canary record.
 
     The features are drawn from N(0, I). The class is the one that a model without noise considers least likely.
     """
@@ -149,10 +149,10 @@ def _canary(game: Game) -> tuple[Tensor, Tensor]:
 
 
 def _shadow_rows(game: Game, features: Tensor, label: Tensor, numbers: range) -> str:
-    """Return the scores of the shadow models with these numbers, one line each.
+    """Train shadow models, and return their scores as text, one line each.
 
-    The score is minus the loss of the canary, in nats. Models with even numbers are trained with the canary, and models
-    with odd numbers without it.
+    The score is minus the loss of the canary, in nats. Models with even ``numbers`` are trained with the canary, and
+    models with odd numbers without it.
     """
     rows = ""
     x, y, _, _ = game.problem()
@@ -202,9 +202,8 @@ def poisoned(
 def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[dict[str, float]], bool]:
     """Return the AUC and true positive rates of the calibrated-loss attack.
 
-    The attack scores each record of one model by ``-(L(x; theta) - L(x; theta_ref))``: the loss of the model minus the
-    loss of a reference model, with the opposite sign. The threshold is the smallest one whose false positive rate on
-    the non-members is below the target.
+    The attack scores each record by the loss of a reference model minus the loss of the audited model. The threshold is
+    the smallest one whose false positive rate on the non-members is below the target.
 
     Returns:
         The AUC, the true positive rates at false positive rates of 10 % and 1 %, and whether the AUC is significantly

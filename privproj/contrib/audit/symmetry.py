@@ -75,7 +75,7 @@ class SymmetryTest:
 
     @property
     def separates(self) -> bool:
-        """Whether every release separates the two queries."""
+        """True if every release has the smaller asymmetry against the true query."""
         return self.auc == 1.0
 
 

@@ -1,13 +1,12 @@
-"""Prove results in ball arithmetic (C21: certificates).
+"""Prove epsilon, delta or the noise multiplier in ball arithmetic (C21).
 
-Each formula is implemented three times, without shared code. The proofs do not depend on the floating-point code. That
-code computes the results with outward margins. This package proves the results with python-flint.
-:mod:`privproj.reference` has the formulas in mpmath at any precision, and tests compare both with it.
+Each formula is implemented three times, without shared code. Results are computed in floating point, with outward
+margins. This package proves results with python-flint. Tests compare both with :mod:`privproj.reference`, which uses
+mpmath.
 
-Every function takes and returns balls ``[mid +/- rad]``, which contain the exact value in spite of rounding. Two kinds
-of input come from floating point. A proof is valid for every admissible input of these kinds. The first kind is the
-discretization of a sum, such as the step and the ends of a grid, which determines how narrow a ball is. The second kind
-is the free parameters of a bound, such as the point at which a tangent bounds the Gaussian profile.
+Every function takes and returns balls ``[mid +/- rad]``, which contain the exact value in spite of rounding.
+Discretization grids and free parameters of bounds are chosen in floating point. A proof is valid for every admissible
+choice, which only determines how tight the proof is.
 """
 
 from privproj.lazy import lazy_names

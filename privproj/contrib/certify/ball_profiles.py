@@ -1,7 +1,7 @@
 """List the bounds that can be certified, and build their profiles in balls.
 
-A function that builds a profile takes the mechanism and a number of releases. The number may exceed 1 if the entry of
-the function has ``runs``.
+Each function here takes a mechanism and a number of releases, and returns their privacy profile. Only functions with
+``runs`` support more than one release.
 """
 
 from collections.abc import Callable
@@ -28,10 +28,10 @@ class _BallEntry(NamedTuple):
 
 
 def _gaussian(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile of ``T`` Gaussian releases, where ``T = steps``.
+    """Return the privacy profile of ``T = steps`` Gaussian releases.
 
-    This profile equals the profile of one release whose sensitivity over the noise is ``sqrt(T)/z``, where ``z`` is the
-    noise multiplier (C3: the Gaussian profile).
+    It equals the profile of one release whose sensitivity over the noise is ``sqrt(T)/z``, where ``z`` is the noise
+    multiplier (C3: the Gaussian profile).
     """
     from privproj.contrib.certify.profiles import BallGaussianProfile
 
@@ -45,10 +45,9 @@ def _laplace(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _rank_free(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile of the bound ``rank-free``, which holds at any rank.
+    """Return the privacy profile of the bound ``rank-free``.
 
-    The free parameter of the profile is a tangent point (:class:`privproj.contrib.certify.profiles.BallAnyRank`). If no
-    layer is projected, the profile is the Gaussian profile.
+    If no layer is projected, this is the Gaussian profile.
     """
     from privproj.contrib.certify.profiles import BallAnyRank
 
@@ -62,10 +61,9 @@ def _exact_rank1(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _beta_tail(sharp: bool) -> Callable[[Any, int], "BallProfile"]:
-    """Return the function that builds the profile of a Beta-tail bound.
+    """Return a function that builds the profile of a Beta-tail bound.
 
-    The free parameter of the profile is ``tau`` (:class:`privproj.contrib.certify.profiles.BallBetaTail`). ``sharp``
-    selects the bound ``beta-tail-sharp``, and otherwise the bound is ``beta-tail``.
+    The bound is ``beta-tail-sharp`` if ``sharp``, and otherwise ``beta-tail``.
     """
 
     def build(mechanism: Any, steps: int) -> "BallProfile":
@@ -79,7 +77,7 @@ def _beta_tail(sharp: bool) -> Callable[[Any, int], "BallProfile"]:
 
 
 def _wishart(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile of the Wishart mechanism for vectors of equal norm.
+    """Return the privacy profile of the Wishart mechanism for vectors of equal norm.
 
     Raises:
         UnsupportedError: The norms are not equal.
@@ -92,10 +90,10 @@ def _wishart(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _secret_sketch(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the profile of ``T`` releases of a secret sketch, where ``T = steps``.
+    """Return the privacy profile of ``T = steps`` releases of a secret sketch.
 
-    This profile equals the profile of one release of rank ``T r``, where ``r`` is the sum of the ranks of all layers
-    (C14: the secret sketch).
+    It equals the profile of one release of rank ``T r``, where ``r`` is the sum of the ranks of all layers (C14: the
+    secret sketch).
     """
     from privproj.contrib.certify.profiles import BallSecretSketch
 
@@ -130,7 +128,7 @@ _ENTRIES = {
 
 
 def ball_entry(bound: Bound) -> _BallEntry | None:
-    """Return the entry of a bound, or None if the bound cannot be certified."""
+    """Return how to build the profile of a bound in balls; None if there is no way."""
     if bound.key in _ENTRIES:
         return _ENTRIES[bound.key]
     place = plugin_table("BALL_PROFILES").get(bound.key)
@@ -138,9 +136,9 @@ def ball_entry(bound: Bound) -> _BallEntry | None:
 
 
 def provable_names() -> list[str]:
-    """Return the names of all bounds that can be certified.
+    """Return the names ``mechanism.bound`` of all bounds that can be certified.
 
-    A name has the form ``mechanism.bound``. The order is that of the registry.
+    The order is that of the registry of bounds.
     """
     from privproj.mechanisms.registry import bound_names
 

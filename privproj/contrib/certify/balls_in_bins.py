@@ -1,17 +1,15 @@
-"""Enclose the excess of a balls-in-bins epoch in ball arithmetic.
+"""Enclose the privacy profile of a balls-in-bins epoch in ball arithmetic.
 
 Claims C25 (balls-in-bins) and C29 (a whole run in balls) of docs/proofs.md prove the bounds.
 
 In an epoch each record is assigned to one of ``t`` batches. A release of one batch has a pair of distributions ``P``
 and ``Q``. Let ``W = dP/dQ`` under ``Q``, let ``m`` be the mass of ``P`` at an infinite loss, and let ``S`` be the sum
-of ``t`` independent copies of ``W``. An epoch has the profile ``m + E (S/t - s)_+`` at ``s = e^eps`` (C25:
-balls-in-bins). The excess of an epoch is the profile minus ``max(0, 1 - s)``.
+of ``t`` independent copies of ``W``. At ``s = e^eps``, the profile of an epoch is ``m + E (S/t - s)_+``. The excess is
+the profile minus ``max(0, 1 - s)``.
 
-If all values of ``W`` are multiples of a step, ``W`` and ``S`` lie on a linear grid. Then Arb's discrete Fourier
-transform computes the distribution of ``S`` on a window of cells. The knots of a grid are the cells at which the
-profile of a release is evaluated. The bounds are sound for every grid (:class:`EpochGrid`).
-
-The second part of the module proposes grids in floating point. No proof depends on it.
+``W`` and ``S`` are discretized on a linear grid, whose points are called cells. Arb's discrete Fourier transform
+computes the distribution of ``S`` on a window of cells. The bounds are sound for every grid (:class:`EpochGrid`). The
+second part of the module chooses grids in floating point.
 """
 
 import math
@@ -46,14 +44,15 @@ SLACK_SHARE = 10.0  # least ratio of an excess to the mass outside of its window
 
 @dataclass(frozen=True)
 class EpochGrid:
-    """A linear grid for the likelihood ratio ``W`` of a release and for the sum ``S``.
+    """A linear grid for likelihood ratios of releases and their sums ``S`` over epochs.
 
-    Cell ``j`` is the point ``j 2^level``. Every grid is sound.
+    A release is the output for one of the batches of a balls-in-bins epoch. Cell ``j`` is the point ``j 2^level``. The
+    bounds are sound for every grid.
 
     Attributes:
         level: The step of the grid is ``2^level``.
         knots: The cells above 0, in increasing order, at which the profile of a release is evaluated.
-        window: The cells of ``S``, and the orders of Chernoff's bound for ``S``.
+        window: The cells on which the distribution of ``S`` is computed, and the orders of Chernoff's bound for ``S``.
     """
 
     level: int
@@ -62,12 +61,12 @@ class EpochGrid:
 
     @property
     def step(self) -> arb:
-        """The step of the grid, as an exact number."""
+        """The distance of grid points, as an exact number."""
         return arb(2) ** self.level
 
 
 class BallEpochs(Releases):
-    """Balls-in-bins epochs as releases of a run (C29: a whole run in balls).
+    """The balls-in-bins epochs of a run, with bounds of their profile (C29).
 
     Each record is in one of ``batches`` batches of an epoch. The best bounds of all grids are used. A coarse grid
     covers large losses, and a fine grid is tight for small losses. The bounds hold at the working precision at which
@@ -81,11 +80,11 @@ class BallEpochs(Releases):
         self.sums = [_sums_of_release(release, batches, grid) for grid in grids]
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess of an epoch in the remove direction.
+        """Return bounds of the profile of an epoch minus ``max(0, 1 - s)`` at ``s = e^eps``.
 
-        At ``s = e^(cell h)`` the excess is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` for ``s < 1``.
-        Here ``S`` is the sum of the likelihood ratios of the ``t`` batches, and ``m`` is the mass at an infinite loss.
-        The lower bound is 0 if none is known.
+        ``eps`` is ``cell h``, and the direction is remove. The difference, the excess, is ``m + E (S/t - s)_+`` for
+        ``s >= 1`` and ``E (s - S/t)_+`` for ``s < 1``. Here ``S`` is the sum of the likelihood ratios of the ``t``
+        batches, and ``m`` is the mass at an infinite loss. The lower bound is 0 if none is known.
         """
         c, low, high = self.batches * (cell * h).exp(), arb(0), arb(1)
         for below, above in self.sums:
@@ -96,12 +95,10 @@ class BallEpochs(Releases):
 
 
 def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
-    """Return the distributions of ``S`` for lower and for upper bounds.
+    """Return distributions of the sum of the likelihood ratios of an epoch.
 
-    ``S`` is the sum of the likelihood ratios of ``batches`` releases. The distribution for lower bounds comes from a
-    pair that a release nearly dominates (:func:`privproj.contrib.certify.composition.pair_below`). The result for lower
-    bounds is None if there is no such pair. It is also None unless the likelihood ratio 1 is a knot with at least two
-    knots on each side.
+    The first one gives lower bounds of the profile of the epoch, and the second one upper bounds. The first one is None
+    if no lower bound is known.
     """
     # W = 1 is the cell 0 of the pairs, which the pair from below needs.
     unit = 1 << -grid.level if grid.level <= 0 else 0
@@ -113,7 +110,7 @@ def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tup
 
 
 def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
-    """Return the knot of a release: bounds of its profile at ``t = e^eps``.
+    """Return bounds of the profile of a release at ``t = e^eps``.
 
     The profile is ``delta(ln t)`` for ``t >= 1``, and ``1 - t + t delta(-ln t)`` for ``t < 1`` (C1: negative epsilon).
     """
@@ -125,12 +122,11 @@ def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
 
 
 class _Sum:
-    """The distribution of the sum ``S`` of ``t`` likelihood ratios, on a window.
+    """The sum ``S`` of the likelihood ratios of the ``t`` batches of an epoch.
 
-    The likelihood ratios are independent and have the distribution of one pair; ``t`` is the number of batches. The
-    excess of an epoch at ``s = e^eps`` follows from ``S``. If ``above``, the pair dominates a release. Otherwise the
-    profile of the pair is at most the profile of a release plus the ``rest`` of the pair. ``costs`` bound the error of
-    the excess for ``s >= 1`` and for ``s < 1``. The costs are added for upper bounds and subtracted for lower bounds.
+    The ratios are independent, and follow one pair of distributions. If ``above``, the pair dominates a release, and
+    ``S`` gives upper bounds of the profile of the epoch. Otherwise a release nearly dominates the pair, and ``S`` gives
+    lower bounds. ``costs`` bound the error of the profile at ``e^eps >= 1`` and at ``e^eps < 1``.
     """
 
     def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
@@ -167,10 +163,10 @@ class _Sum:
             )
 
     def right(self, c: arb) -> arb:
-        """Return a bound of the excess of an epoch at ``s = c/t``, for ``s >= 1``.
+        """Return a bound of the profile of an epoch at ``s = e^eps = c/t``, for ``s >= 1``.
 
-        The excess is ``m + E (S/t - s)_+``, where ``m`` is the mass at an infinite loss. The result is an upper bound
-        if ``above``, and a lower bound otherwise. ``S`` is the sum of the likelihood ratios of the ``t`` batches.
+        The profile is ``m + E (S/t - s)_+``. Here ``S`` is the sum of the likelihood ratios of the ``t`` batches, and
+        ``m`` is the mass at an infinite loss. The result is an upper bound if ``above``, and a lower bound otherwise.
         """
         place = c / self.h
         if self.above:
@@ -183,10 +179,10 @@ class _Sum:
         return (gain * self.h / self.batches - self.costs[0]).max(arb(0)).lower()
 
     def left(self, c: arb) -> arb:
-        """Return a bound of the excess of an epoch at ``s = c/t``, for ``s < 1``.
+        """Bound the profile of an epoch minus ``1 - s``, at ``s = e^eps = c/t`` below 1.
 
-        The excess is ``E (s - S/t)_+``. The result is an upper bound if ``above``, and a lower bound otherwise. ``S``
-        is the sum of the likelihood ratios of the ``t`` batches.
+        The difference is ``E (s - S/t)_+``, where ``S`` is the sum of the likelihood ratios of the ``t`` batches. The
+        result is an upper bound if ``above``, and a lower bound otherwise.
         """
         place = c / self.h
         if self.above:
@@ -201,28 +197,29 @@ class _Sum:
         return (loss * self.h / self.batches - self.costs[1]).max(arb(0)).lower()
 
     def _gain_and_slack(self, place: arb) -> Ends:
-        """Return upper bounds of the parts of ``E (S - c)_+`` in the window and beyond it.
+        """Return upper bounds of ``E (S - c)_+`` inside the window of ``S`` and beyond it.
 
-        ``S`` is the sum of likelihood ratios. ``place`` is ``c`` in units of cells; both results have the same unit.
+        ``S`` is the sum of the likelihood ratios. ``place`` is ``c`` in grid steps, and so are the results.
         """
         # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b
         largest_excess = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
         return self.from_right.at((self.end - 1 - place).upper()), largest_excess * self.beyond
 
     def _loss_and_slack(self, place: arb) -> Ends:
-        """Return upper bounds of the parts of ``E (c - S)_+`` in the window and before it.
+        """Return upper bounds of ``E (c - S)_+`` inside the window of ``S`` and before it.
 
-        ``S`` is the sum of likelihood ratios. ``place`` is ``c`` in units of cells; both results have the same unit.
+        ``S`` is the sum of the likelihood ratios. ``place`` is ``c`` in grid steps, and so are the results.
         """
         # (c - S)_+ <= c for S < a
         return self.from_left.at((place - self.start).upper()), place * self.before
 
     def _is_slack(self, ends: Ends) -> bool:
-        """Return whether an expectation is small relative to the mass outside the window.
+        """Return whether the mass outside the window may dominate an expectation.
 
-        ``ends`` are upper bounds of the parts of the expectation inside and outside the window. The discrete Fourier
-        transform may wrap mass from outside into the window, so a small expectation is not accurate.
+        ``ends`` are upper bounds of the expectation inside and outside the window.
         """
+        # The discrete Fourier transform may wrap mass from outside into the window, which small expectations exceed
+        # by little.
         cells = self.end - self.start
         return not ends[0] > SLACK_SHARE * (ends[1] + cells * (self.beyond + self.before))
 
@@ -238,7 +235,7 @@ class _Hinges:
         self.moment = [arb(0), *accumulate(self.mass[:-1])]
 
     def at(self, x: arb) -> arb:
-        """Return the value of the function at an exact ``x``."""
+        """Return ``sum_i q_i (x - i)_+`` at an exact ``x``, for the masses ``q_i``."""
         if not x > 0:
             return arb(0)
         # sum_(i <= k) q_i (k - i) + (x - k) sum_(i <= k) q_i,  k = floor(x) or the last
@@ -248,12 +245,12 @@ class _Hinges:
 
 
 def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[EpochGrid]) -> Releases:
-    """Return the epochs of a balls-in-bins run as releases in balls (C25).
+    """Return the balls-in-bins epochs of a run, with profiles in ball arithmetic (C25).
 
     Args:
         release: The profile of one release.
         run: The run. A record is in one batch of an epoch, or in all of them.
-        grids: The grids of an epoch, if a record is not in all batches.
+        grids: The grids of an epoch, which are used if a record is in one batch.
     """
     assert run.batches is not None
     if run.batches == run.batches_per_record:
@@ -273,10 +270,10 @@ Atoms = tuple[FloatArray, FloatArray]  # values of W, and masses under Q, in flo
 def propose_epochs(
     profile: PrivacyProfile, run: Run, log_delta: float, composed: int, fineness: float = 1.0
 ) -> tuple[EpochGrid, ...]:
-    """Return grids for the epochs of a balls-in-bins run in which a record is in one batch of each epoch.
+    """Return grids for balls-in-bins epochs that are tight near delta ``e^log_delta``.
 
-    Every grid is sound. These grids are tight near the delta ``e^log_delta``. ``composed`` is the total number of
-    releases, where an epoch is one release. ``fineness`` multiplies the number of knots per standard deviation.
+    A record is in one batch of each epoch. The bounds are sound for every grid. ``composed`` is the total number of
+    releases in the run, where an epoch is one release. ``fineness`` multiplies the number of grid points.
     """
     batches = run.batches or 1
     if batches == run.batches_per_record:
@@ -319,11 +316,11 @@ def propose_epochs(
 
 @dataclass(frozen=True)
 class _Search:
-    """A search for the grid of an epoch, in floating point.
+    """A floating-point search for a likelihood-ratio grid of a balls-in-bins epoch.
 
     Attributes:
-        atoms: The distribution of ``W``.
-        places: Candidate knots, as values of ``W``.
+        atoms: The distribution of the likelihood ratio of a release.
+        places: The candidate likelihood ratios at which the profile of a release is evaluated.
         batches: The number of batches of an epoch.
         tolerance: The largest relative error of a loss that the grid may cause.
     """
@@ -336,14 +333,15 @@ class _Search:
     def grid(self, reach: float, sides: tuple[int, ...], depths: Sequence[float], log_mass: float) -> EpochGrid:
         """Return the coarsest grid on which losses of an epoch are within the tolerance.
 
-        For each of the ``depths``, the loss that is exceeded with mass ``e^depth`` is compared. The search ends at a
-        window of about 2^19 cells, even if the tolerance is not reached.
+        For each of the ``depths``, the loss that is exceeded with probability ``e^depth`` is compared with its value
+        without rounding to the grid. The search ends at a window of about 2^19 cells, even if the tolerance is not
+        reached.
 
         Args:
             reach: The largest relevant loss of an epoch, in nats.
-            sides: The directions in which losses are compared: 1 for large values of ``S``, and -1 for small ones.
-            depths: The logs of masses.
-            log_mass: The log of a mass. The window covers ``S`` except for a mass that is negligible relative to it.
+            sides: 1 to compare losses at large sums of likelihood ratios, -1 at small ones.
+            depths: The logs of tail probabilities.
+            log_mass: The log of a tail probability. The probability outside the window is negligible relative to it.
         """
         # Log of the share of delta that may lie outside of a window, by Chernoff's bound
         places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + math.log(1e-7)
@@ -372,10 +370,10 @@ class _Search:
             level -= 1
 
     def loss(self, distribution: Atoms, log_mass: float, side: int) -> float:
-        """Return the loss of an epoch that is exceeded with mass ``e^log_mass``.
+        """Return the loss of an epoch that is exceeded with probability ``e^log_mass``.
 
         ``S`` is the sum of the likelihood ratios of the ``t`` batches. The loss is ``ln(S/t)`` for large ``S`` if
-        ``side`` is 1, and ``-ln(S/t)`` for small ``S`` if ``side`` is -1. The result is computed from Chernoff's bound.
+        ``side`` is 1, and ``-ln(S/t)`` for small ``S`` if ``side`` is -1. It is computed from Chernoff's bound.
         """
         return side * math.log(max(_edge(distribution, self.batches, side, log_mass)[0] / self.batches, 1e-300))
 
@@ -383,8 +381,8 @@ class _Search:
 def _split(atoms: Atoms, places: FloatArray) -> Atoms:
     """Return a distribution with all its mass moved to 0 and to the points ``places``.
 
-    Each atom is split between the two neighboring points such that the mean is unchanged. An atom beyond the last point
-    is moved to the last point.
+    Each atom is split between the two neighboring points without changing the mean. An atom beyond the last point is
+    moved to the last point.
     """
     places = np.concatenate([[0.0], places])
     w, q = atoms
@@ -399,10 +397,10 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
 
 
 def _edge(distribution: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:
-    """Return the value beyond which a sum of copies has the mass ``e^log_mass``.
+    """Return a point beyond which a sum of i.i.d. terms has probability ``e^log_mass``.
 
-    "Beyond" means above for ``side = 1``, and below for ``side = -1``. The second result is the best order of
-    Chernoff's bound.
+    The tail is the upper one for ``side = 1``, and the lower one for ``side = -1``. The probability is Chernoff's
+    bound, and the second result is its best order.
     """
     places, masses = distribution
     mean = float(masses @ places)

@@ -1,14 +1,13 @@
 """Write and check certificates, which prove results in ball arithmetic.
 
-A certificate is saved as JSON. The certificate contains a query in the form of a run file, and an epsilon. Two decimal
-numbers enclose the delta of the bound at this epsilon. Doubles are taken as exact numbers. The assumptions follow from
-the query. The check computes a new enclosure, which does not depend on the old one. Claims C21 (single releases) and
-C29 (runs) state what is proved.
+A certificate is a JSON file with a query, in the form of a run file, and an epsilon. Two decimal numbers enclose the
+delta of the bound at this epsilon. Doubles are taken as exact numbers. The check computes a new enclosure, which does
+not depend on the old one. Claims C21 (single releases) and C29 (runs) state what is proved.
 
-A proof has free parameters. For a run this is the grid on which phases are composed, and for one release it is, for
-example, a tangent point. Every choice proves a bound, and a good choice proves a tight one. Free parameters are
-proposed in floating point, for the proof and again for the check. If another machine proposes worse values, the check
-can fail to prove the claim, but it cannot confirm a false one.
+A proof has free parameters, such as the discretization grid of a run, or a tangent point for one release. Every choice
+proves a bound, and a good choice proves a tight one. They are chosen in floating point, for the proof and again for the
+check. If another machine chooses worse values, the check can fail to prove the claim, but it cannot confirm a false
+one.
 """
 
 import math
@@ -141,8 +140,6 @@ class Certificate:
 def composition_from_data(data: dict[str, Any]) -> Composition:
     """Return the query of a certificate from the data of a run file.
 
-    Names of phases and marks of planned phases are removed.
-
     Raises:
         InvalidParameterError: The data are not a valid run file, or have keys besides ``phase``.
         UnsupportedError: The delta of the query cannot be enclosed.
@@ -157,18 +154,15 @@ def composition_from_data(data: dict[str, Any]) -> Composition:
 
 
 def _data_of(composition: Composition) -> dict[str, Any]:
-    """Return a query as the data of a run file in canonical form.
-
-    The phases have no names.
-    """
+    """Return a query as the data of a run file, without names of phases."""
     return {"phase": without_names(phase.as_dict() for phase in composition.phases)}
 
 
 def composition_of_result(result: Result) -> Composition:
-    """Return the query of a result.
+    """Return the query that led to a result.
 
     Raises:
-        InvalidParameterError: The parameters are not those that privproj writes.
+        InvalidParameterError: The parameters in the result do not have the form that privproj writes.
         UnsupportedError: The delta of the query cannot be enclosed.
     """
     phases: Any = result.mechanism.get("phases")
@@ -183,7 +177,7 @@ def composition_of_result(result: Result) -> Composition:
 
 
 def is_run(phases: Sequence[Phase]) -> bool:
-    """Return whether the phases must be composed in ball arithmetic.
+    """Return whether the releases must be composed numerically in ball arithmetic.
 
     A single release on the whole dataset needs no composition. Several releases with a closed form need none either.
     """
@@ -195,7 +189,7 @@ def is_run(phases: Sequence[Phase]) -> bool:
 
 
 def check_provable(phases: Sequence[Phase]) -> None:
-    """Raise :class:`UnsupportedError` if the delta of a phase cannot be enclosed."""
+    """Raise :class:`UnsupportedError` if a phase of a run cannot be certified."""
     for phase in phases:
         run, bound, alike = phase.run, phase.bound, _one_layer(phase.mechanism)
         is_gaussian = (phase.mechanism.name, bound.name) == ("gaussian", "analytic")
@@ -224,10 +218,9 @@ def check_provable(phases: Sequence[Phase]) -> None:
 
 
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
-    """Return the profile of a phase in ball arithmetic.
+    """Return the privacy profile of ``steps`` releases of a phase, in ball arithmetic.
 
-    The profile is of one release, or of ``steps`` releases if they have a closed form. The profile holds for the
-    neighboring relation of the phase.
+    More than one release needs a closed form. The profile holds for the neighboring relation of the phase.
     """
     entry = ball_entry(phase.bound)
     assert entry is not None
@@ -238,33 +231,34 @@ def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
 
 
 def _one_layer(mechanism: Mechanism) -> Mechanism:
-    """Return the mechanism of one layer that is equivalent to several layers.
+    """Return a mechanism of one layer that is equivalent to several layers.
 
-    This mechanism exists if all layers have the same shape and a joint clipping norm. Otherwise the mechanism is
-    returned unchanged.
+    It exists for layers of the same shape under a joint clipping norm. Otherwise the mechanism is returned unchanged.
     """
     return mechanism.alike if isinstance(mechanism, M2) else mechanism
 
 
 def _in_epochs(phase: Phase) -> bool:
-    """Return whether the run of a phase is composed of epochs, as for balls-in-bins."""
+    """Return whether the releases of a phase are composed by epochs of balls-in-bins."""
     return phase.run.allocates and not phase.run.single
 
 
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
-    """Return a run in ball arithmetic, and a proved epsilon at delta ``e^log_delta``.
+    """Compose a run in ball arithmetic, and prove an epsilon at delta ``e^log_delta``.
 
-    The search for epsilon starts at ``guess``. If the default grid takes too long, the run is composed on a coarser
-    grid. The function raises the errors of :func:`_prove` and :func:`_certified_epsilon`.
+    The search for epsilon starts at ``guess``. If the default grid takes too long, the grid is coarser.
+
+    Raises:
+        PrecisionError: Every grid takes too long, or the delta is not proved for any epsilon.
     """
     run = _prove(phases, log_delta)
     return run, _certified_epsilon(run, log_delta, guess)
 
 
 def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
-    """Return an epsilon whose delta is proved to be at most ``e^log_delta``.
+    """Return an epsilon at which delta is proved to be at most ``e^log_delta``.
 
-    The result exceeds the smallest such epsilon by about 1e-9, relatively. The search starts at ``guess``.
+    The result exceeds the smallest such epsilon by a relative 1e-9 or so. The search starts at ``guess``.
 
     Raises:
         PrecisionError: The delta is not proved for any epsilon.
@@ -287,7 +281,7 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
 
 
 def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
-    """Return the run in ball arithmetic on a grid that is tight near ``e^log_delta``.
+    """Compose a run in ball arithmetic on a grid that is tight near ``e^log_delta``.
 
     If this takes too long, grids that are up to 4 times as coarse are tried.
 
@@ -313,7 +307,7 @@ def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
 
 
 def _effort(phase: Phase) -> int:
-    """Return the relative cost of evaluating the profile of a phase.
+    """Return the relative cost of evaluating the privacy profile of a phase.
 
     The cost is 1 for Gaussian noise and users with one record.
     """
@@ -321,13 +315,12 @@ def _effort(phase: Phase) -> int:
 
 
 def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -> "RunInBalls":
-    """Return the run in ball arithmetic on one grid.
+    """Compose a run in ball arithmetic on one discretization grid.
 
-    ``fineness`` multiplies the number of grid points. The working precision depends on delta and on the number of
-    steps.
+    ``fineness`` multiplies the number of grid points.
 
     Raises:
-        PrecisionError: The run takes too long, or the balls are too wide at this precision.
+        PrecisionError: The run takes too long, or the balls are too wide at the working precision.
     """
     from flint import arb, ctx
 
@@ -358,7 +351,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
 
 
 def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
-    """Raise :class:`PrecisionError` if a run takes too long in ball arithmetic.
+    """Raise :class:`PrecisionError` if composing a run in balls takes too long.
 
     ``dearest`` is the largest relative cost of evaluating a profile (:func:`_effort`).
     """
@@ -374,7 +367,7 @@ def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int
 
 
 def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[EpochGrid]]") -> "list[Releases]":
-    """Return the releases of all phases in ball arithmetic.
+    """Return the releases of all phases, with privacy profiles in ball arithmetic.
 
     ``epochs`` has, for each phase, the grids of its balls-in-bins epochs.
     """
@@ -427,16 +420,15 @@ def certify(result: Result) -> Certificate:
 
 
 def prove(result: Result) -> tuple[Result, Certificate]:
-    """Return a result with the number that is proved, and its certificate.
+    """Return a result with its value proved in ball arithmetic, and its certificate.
 
-    The proof is in ball arithmetic. For one release the number is unchanged. For a run the proved number may differ
-    slightly from the number in ``result``.
+    For one release the value is unchanged. For a run the proved value may differ slightly from the value in ``result``.
 
     Args:
         result: The result of an epsilon, delta or sigma query, or of a run file.
 
     Returns:
-        The result and the certificate. The result has the proved number, and the enclosure under "certified" in its
+        The result and the certificate. The result has the proved value, and the enclosure under "certified" in its
         numerics.
 
     Raises:
@@ -506,13 +498,13 @@ def _check_answered(result: Result) -> None:
 
 
 def _prove_run(result: Result, composition: Composition) -> "tuple[Result, Composition, RunInBalls]":
-    """Return the proved result of a run, the proved query, and the run in balls.
+    """Prove the result of a run, and return it with its query and composed run.
 
-    For an epsilon or delta query, the proved number is computed in ball arithmetic. For a sigma query, the noise
+    The value is computed again in ball arithmetic for an epsilon or delta query. For a sigma query, the noise
     multiplier is raised until the target is proved to be met.
 
     Raises:
-        PrecisionError: No number near the result is proved.
+        PrecisionError: No value near the result is proved.
         ConvergenceError: The floating-point result contradicts the enclosure.
     """
     epsilon, sigma = float(result.epsilon or 0.0), float(result.noise_multiplier or 0.0)
@@ -550,10 +542,10 @@ def _log_goal(target: dict[str, float]) -> float:
 
 
 def _check_run_side(result: Result, run: "RunInBalls") -> None:
-    """Raise :class:`ConvergenceError` if a result contradicts its enclosure.
+    """Raise :class:`ConvergenceError` if a result contradicts proved bounds of its run.
 
-    There are two contradictions. Delta is proved to be above the target at the epsilon of the result. Or delta is
-    proved to meet the target at the lower end of the interval that contains the exact epsilon.
+    There are two contradictions. Delta is proved to exceed the target at the epsilon of the result. Or delta is proved
+    to meet the target at the lower end of the interval for the exact epsilon.
     """
     assert result.epsilon is not None
     # A lower end of 0 is always valid.
@@ -575,7 +567,7 @@ def _with_delta(result: Result, upper: Decimal) -> Result:
 
 
 def _with_value(result: Result, value: float, **changes: Any) -> Result:
-    """Return the result with a proved value and with changes of other fields."""
+    """Return a result with a proved value, which is also the upper end of its interval."""
     interval = Enclosure(-math.inf if result.lower is None else min(result.lower, value), value)
     return replace(result, value=value, interval=interval, **changes)
 
@@ -590,9 +582,9 @@ def _rounded_up(value: Decimal) -> float:
 
 
 def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
-    """Return a ball around delta at this epsilon, and the precision in bits.
+    """Return a ball around delta at an epsilon, and the working precision in bits.
 
-    ``witness`` has the values of the free parameters. The precisions of ``PRECISION_LADDER`` are tried from index
+    ``witness`` has the free parameters of the profile. The precisions of ``PRECISION_LADDER`` are tried from index
     ``first`` on, until the ball is narrow enough.
     """
     from flint import arb
@@ -627,9 +619,9 @@ def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tupl
 
 
 def target_field(result: Result) -> dict[str, float]:
-    """Return the target of a certificate, which is the delta of the result.
+    """Return the delta of a result as the target of a certificate.
 
-    If delta is too small for a double, the target is the decimal logarithm of delta.
+    If delta is too small for a double, the target is its decimal logarithm.
     """
     if result.delta is not None and result.delta > 1.01e-300:
         return {"delta": result.delta}
@@ -638,10 +630,7 @@ def target_field(result: Result) -> dict[str, float]:
 
 
 def _check_side(result: Result, ball: "arb") -> None:
-    """Raise :class:`ConvergenceError` if a ball around delta exceeds the target.
-
-    In that case, the floating-point result is on the unsafe side of the enclosure.
-    """
+    """Raise :class:`ConvergenceError` if a ball around delta exceeds the target."""
     if not ball_meets(target_field(result), ball):
         sentence = (
             f"the floating-point {result.quantity} is on the unsafe side of its enclosure. Please report this as a bug."
@@ -650,7 +639,7 @@ def _check_side(result: Result, ball: "arb") -> None:
 
 
 def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
-    """Return whether a whole ball, or a decimal number, is at most the target.
+    """Return whether a delta, as a ball or a decimal number, is at most the target.
 
     A target of 1 is always met.
     """
@@ -714,7 +703,7 @@ KINDS = {
 
 
 def _from_record(content: object) -> Certificate:
-    """Return the certificate of a JSON object.
+    """Return the certificate that a JSON object describes.
 
     Raises:
         InvalidParameterError: A key is unknown or missing, or a value is of the wrong type.
@@ -770,7 +759,7 @@ class CertificateVerdict(files.Verdict):
 def verify(certificate: Certificate) -> CertificateVerdict:
     """Check a certificate by a new enclosure of delta for its query.
 
-    Free parameters of the proof, such as the grid of a run, are proposed again. One release is enclosed at a higher
+    Free parameters of the proof, such as the grid of a run, are chosen again. One release is enclosed at a higher
     precision. A claim that "does not hold" could not be proved again, but it may be true. The function needs
     python-flint (the extra ``certify``).
 
@@ -801,7 +790,6 @@ def verify(certificate: Certificate) -> CertificateVerdict:
 
 
 def _verdict_on(claim: Certificate, composition: Composition) -> CertificateVerdict:
-    """Return the verdict on a certificate with this query."""
     lower, upper = _ends_anew(claim, composition.phases)
     side = Side.UPPER if is_run(composition.phases) else composition.side(composition.curve())
     value = _rounded_up(Decimal(upper))
@@ -816,9 +804,9 @@ def _verdict_on(claim: Certificate, composition: Composition) -> CertificateVerd
 
 
 def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> tuple[str, str]:
-    """Return the ends of a new enclosure of delta as decimal text.
+    """Enclose the delta of a certificate's query again, and return bounds as text.
 
-    For one release the precision is higher than in the proof, and for a run the grid is proposed again.
+    For one release the precision is higher than in the proof. For a run the grid is chosen again.
     """
     if is_run(phases):
         return _ends_of_run(_prove(phases, _log_goal(claim.target)), claim.epsilon)

@@ -1,7 +1,4 @@
-"""Implement ``privproj certify``, which proves results in ball arithmetic.
-
-The command can save the proof as a certificate.
-"""
+"""Implement ``privproj certify``, which proves results in ball arithmetic."""
 
 from dataclasses import replace
 from functools import partial
@@ -33,15 +30,15 @@ from privproj.targets import TARGET_PARAMETERS
 
 
 def proof_option() -> Once:
-    """Return the option for the path of the certificate."""
+    """Return the option ``--output``, the file for the certificate."""
     return Once(["--output", "-o"], help="Save the proof as JSON, for `privproj verify`.", metavar="FILE")
 
 
 def proved(result: Result, path: str | None) -> Result:
-    """Return a result with the number that is proved in ball arithmetic.
+    """Prove a result in ball arithmetic, and return it with the proved value.
 
-    If a ``path`` is given, the certificate is saved. If the proof fails, the error has the result attached, without a
-    value.
+    If a ``path`` is given, the certificate is saved there. If the proof fails, the result without a value is attached
+    to the error.
     """
     try:
         result, certificate = prove(result)
@@ -65,14 +62,14 @@ def certify_query(
 class CertifiedQueries(QueryGroup):
     """The commands ``privproj certify QUANTITY MECHANISM``.
 
-    The help of each command is that of ``privproj QUANTITY MECHANISM``.
+    Each has the help of ``privproj QUANTITY MECHANISM``.
     """
 
     path = "privproj certify"
 
 
 class Queries(Group):
-    """The group of commands for quantities that can be proved."""
+    """The group of commands ``privproj certify QUANTITY``."""
 
     members = "epsilon, delta, sigma or run"
 

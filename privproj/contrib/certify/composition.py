@@ -1,11 +1,11 @@
 """Enclose the delta of a run in ball arithmetic (C29: a whole run in balls).
 
-This module follows the proof of claim C29 in ``PROOF.md`` of this folder step by step. The module depends only on the
-profiles of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound
-enclosure. The grid only determines how narrow the enclosure is.
+This module follows the proof of claim C29 in ``PROOF.md`` of this folder step by step. It depends only on the profiles
+of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound enclosure, and
+only determines how narrow it is.
 
-Let ``t = e^eps``, let ``H(t)`` be the profile of one release in one direction and ``E(t) = H(t) - max(0, 1 - t)`` the
-excess. The grid of privacy losses has the step ``h``, and its points are ``t_j = e^(j h)``. The integer ``j`` is the
+Let ``H(t)`` be the profile of one release in one direction at ``t = e^eps``, and ``E(t) = H(t) - max(0, 1 - t)`` the
+excess. The grid of privacy losses has the step ``h``. Its points are ``t_j = e^(j h)``, and the integer ``j`` is the
 cell of a point. A knot is a point at which bounds of the profile are known (:class:`Knot`). A pair of distributions on
 the grid (:class:`BallPair`) bounds a release from above or from below. The distribution of the sum of the losses is
 evaluated on a window of cells (:class:`Window`).
@@ -25,10 +25,10 @@ Ends = tuple[arb, arb]  # a lower and an upper bound of one number
 
 
 class Releases:
-    """Equal releases of a run: their number, and bounds of the excess of one release.
+    """Identical releases of a run: their number, and bounds of the profile of each.
 
-    The excess is ``E(t) = H(t) - max(0, 1 - t)``, where ``H`` is the privacy profile at ``t = e^eps``. A subclass
-    guarantees the bounds.
+    A subclass guarantees bounds of the excess ``H(t) - max(0, 1 - t)``, where ``H`` is the privacy profile at
+    ``t = e^eps``.
     """
 
     steps: int  # number of releases
@@ -36,17 +36,17 @@ class Releases:
     one_sided: bool  # True if both directions must be composed
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess of a release in the remove direction.
+        """Bound the profile of a release minus ``max(0, 1 - t)`` at ``t = e^eps``.
 
-        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)``. The lower bound is 0
-        if none is known. If both directions are equal, this method is only called for cells of at least 0.
+        ``eps`` is ``cell h``, and the direction is remove. The lower bound is 0 if none is known. If both directions
+        are equal, this method is only called for cells of at least 0.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class BallPhase(Releases):
-    """Releases with one profile, on the whole dataset or on sampled batches.
+    """Releases with the same profile, on the whole dataset or on sampled batches.
 
     ``rate`` is the sampling rate, which is 1 for the whole dataset.
     """
@@ -58,9 +58,9 @@ class BallPhase(Releases):
     one_sided: bool = False
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess of a subsampled release in the remove direction.
+        """Bound the profile of a sampled release minus ``max(0, 1 - t)`` at ``t = e^eps``.
 
-        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)`` (C17: subsampling).
+        ``eps`` is ``cell h``, and the direction is remove (C17: subsampling).
         """
         q = arb(self.rate)
         # tau = (t - 1)/q:  E = q delta(ln(1 + tau)), tau >= 0;  q (1 + tau) delta(-ln(1 + tau)), -1 < tau < 0;  else 0
@@ -74,11 +74,10 @@ class BallPhase(Releases):
 
 @dataclass(frozen=True)
 class BallGroup(Releases):
-    """Poisson-sampled Gaussian steps for a user with ``size`` records.
+    """Poisson-sampled Gaussian steps for a user with ``size`` records (C37).
 
-    The formulas are proved in claim C37 (users with several records) of docs/proofs.md. Each record of the user is
-    sampled independently. In the worst case, ``j`` sampled records shift the sum by ``j mu`` standard deviations of the
-    noise, where ``mu = 1/noise_multiplier``.
+    Each record of the user is sampled independently. In the worst case, ``j`` sampled records shift the sum by ``j mu``
+    standard deviations of the noise, where ``mu = 1/noise_multiplier``.
     """
 
     noise_multiplier: float
@@ -88,13 +87,12 @@ class BallGroup(Releases):
     one_sided: bool = True
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the excess of a step in the remove direction.
+        """Bound the profile of a step minus ``max(0, 1 - t)`` at ``t = e^eps``.
 
-        The excess at ``t = e^(cell h)`` is the profile at ``eps = ln t`` minus ``max(0, 1 - t)``. The bounds use the
-        event ``A = {X > x}`` of the noisy sum ``X``, whose likelihood ratio at ``x`` is ``r``. ``P`` is its
-        distribution with the user, and ``P_0`` without. The profile is at least ``P(A) - t P_0(A)``, and at most
-        ``P(A) - r P_0(A) + max(0, r - t)``. Both hold for every ``x``.
+        ``eps`` is ``cell h``, and the direction is remove.
         """
+        # The bounds use the event A = {X > x} of the noisy sum X, whose likelihood ratio at x is r. With the user its
+        # distribution is P, and P_0 without. P(A) - t P_0(A) <= H <= P(A) - r P_0(A) + max(0, r - t) for every x.
         t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
         weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]
         if not t > weights[0]:
@@ -116,10 +114,10 @@ class BallGroup(Releases):
         return gain + over * tails[0] - plain, gain + over.max(arb(0)) - plain
 
     def _threshold(self, weights: list[arb], t: arb, mu: arb) -> arb:
-        """Return an exact number close to the solution ``x`` of ``sum_j w_j r_j = t``.
+        """Return an approximate solution ``x`` of ``sum_j w_j r_j(x) = t``.
 
-        ``w_j`` is the probability that ``j`` records are sampled, and ``r_j`` is the likelihood ratio at ``x`` for
-        ``j`` records.
+        ``w_j`` is the probability that ``j`` records of the user are sampled. ``r_j(x)`` is the likelihood ratio for
+        ``j`` sampled records at the noisy sum ``x``.
         """
         goal = (t - weights[0]).log()
         x = arb(min(float((goal - w.log()) / (j * mu) + j * mu / 2) for j, w in enumerate(weights) if j))
@@ -135,16 +133,15 @@ class BallGroup(Releases):
 
 
 def _scale(ends: Ends, factor: arb) -> Ends:
-    """Return both ends times a positive factor."""
     return ends[0] * factor, ends[1] * factor
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window of cells on which the distribution of the sum of losses is evaluated.
+    """The grid cells on which the distribution of a sum ``S`` of losses is computed.
 
-    The cells are ``first <= S < first + size``, where ``S`` is the sum of the losses in grid steps. ``right`` and
-    ``left`` are positive orders of Chernoff's bound for the mass outside the window. Every order is sound.
+    The cells are ``first <= S < first + size``, where ``S`` is in grid steps. ``right`` and ``left`` are positive
+    orders of Chernoff's bound for the mass outside the window. Every order gives a sound bound.
     """
 
     first: int
@@ -155,14 +152,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Grid:
-    """The free parameters of an enclosure of a run; every choice is sound.
+    """The discretization of privacy losses with which a run is composed in balls.
 
-    The parameters determine how narrow the enclosure is.
+    Every choice gives sound bounds, and determines how narrow they are.
 
     Attributes:
         step: The step of the grid, in nats.
-        knots: For each phase the cells at which its profile is evaluated, in increasing order, including 0.
-        windows: The windows of the remove direction and of the add direction.
+        knots: For each phase the losses, in grid steps, at which its profile is evaluated. They increase and include 0.
+        windows: The cells on which the sum of losses is computed, in the remove direction and in the add direction.
     """
 
     step: float
@@ -172,9 +169,9 @@ class Grid:
 
 @dataclass(frozen=True)
 class Knot:
-    """A grid point ``t = e^eps`` with its cell, and bounds of the profile there.
+    """Bounds of the privacy profile of a release at a grid point ``t = e^eps``.
 
-    The profile lies between ``low`` and ``high``.
+    ``cell`` is the index of the point. The profile lies between ``low`` and ``high``.
     """
 
     cell: int
@@ -185,12 +182,12 @@ class Knot:
 
 @dataclass(frozen=True)
 class BallPair:
-    """The finite part of a pair of distributions ``(P, Q)`` on a grid of losses.
+    """A pair of distributions ``(P, Q)`` of the privacy loss on a grid.
 
-    ``P`` has the ``masses`` at the losses ``cell h``, where ``h`` is the grid step. ``Q`` has the mass ``p / t`` at the
-    loss ``ln t`` if ``P`` has the mass ``p``. A pair from :func:`pair_above` also has the mass ``rest`` at infinity,
-    and dominates the release. The profile of a pair from :func:`pair_below` exceeds the profile of the release by at
-    most ``rest``, everywhere.
+    ``P`` has the ``masses`` at the losses ``cell h``, where ``h`` is the grid step. If ``P`` has the mass ``p`` at the
+    loss ``ln t``, ``Q`` has the mass ``p / t``. A pair from :func:`pair_above` also has the mass ``rest`` at an
+    infinite loss, and dominates the release. The profile of a pair from :func:`pair_below` exceeds the profile of the
+    release by at most ``rest``.
     """
 
     cells: tuple[int, ...]
@@ -199,9 +196,9 @@ class BallPair:
 
 
 def _knot(cell: int, excess: Ends, h: arb) -> Knot:
-    """Return the knot of a cell: bounds of the profile at ``t = e^(cell h)``.
+    """Return bounds of the privacy profile of a release at ``t = e^(cell h)``.
 
-    The profile is the ``excess`` plus ``max(0, 1 - t)``. The lower bound is rounded down, and the upper bound up.
+    ``excess`` has bounds of the profile minus ``max(0, 1 - t)``.
     """
     t = (cell * h).exp()
     plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
@@ -210,9 +207,9 @@ def _knot(cell: int, excess: Ends, h: arb) -> Knot:
 
 
 def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[int, Ends]]:
-    """Return these cells, each with bounds of the excess in the remove direction.
+    """Return each cell with bounds of the profile of a release minus ``max(0, 1 - t)``.
 
-    If both directions are equal, the bounds at a negative cell are computed from those at its absolute value.
+    ``t`` is ``e^(cell h)``, and the direction is remove.
     """
     if phase.one_sided:
         return [(cell, phase.excess(cell, h)) for cell in cells]
@@ -222,20 +219,20 @@ def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[in
 
 
 def _reflect(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
-    """Return the knots of the add direction, from excesses in the remove direction.
+    """Return bounds of the profile in the add direction from those in the remove one.
 
-    If the excess at ``t`` is ``E(t)``, it is ``E(t) / t`` at ``1/t`` in the add direction (C1: negative epsilon).
+    ``excesses`` has bounds of the profile minus ``max(0, 1 - t)`` at ``t = e^(cell h)``, in the remove direction (C1).
     """
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
 
 def pair_above(knots: Sequence[Knot]) -> BallPair:
-    """Return a pair that dominates every release with these bounds (C29, step 1).
+    """Return a pair that dominates every release with these bounds on its profile (C29).
 
-    The profile ``H`` of the release is at most ``high`` at each knot. The lower convex hull of ``(0, 1)`` and these
-    points is above ``H``, because ``H`` is convex. Except for rounding, the hull is the profile of a pair. The largest
-    deficit at a corner is added to the mass at infinity, which increases the whole profile.
+    ``knots`` are the bounds (step 1 of C29).
     """
+    # H is convex, so the lower convex hull of (0, 1) and the upper bounds at the knots is above H. Except for rounding,
+    # the hull is the profile of a pair. The largest deficit at a corner is added to the mass at infinity.
     falling = accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper())
     points = [(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)]
     hull = _lower_hull([(points[0][0] - 1, arb(0), arb(1)), *points])[1:]
@@ -250,10 +247,10 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
 
 
 def pair_below(knots: Sequence[Knot]) -> BallPair | None:
-    """Return a pair that is below every release with these bounds (C29, step 2).
+    """Return a pair that every release with a bounded profile nearly dominates (C29).
 
-    The profile of the pair is at most the profile of the release plus the ``rest`` of the pair. The result is None
-    unless the excess has positive lower bounds on both sides of ``t = 1``.
+    ``knots`` are bounds of the profile of the release. The profile of the pair is at most this profile plus the
+    ``rest`` of the pair (step 2 of C29). The result is None if the lower bounds are not good enough.
     """
     zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
     centred = knots[zero % 2 :]
@@ -274,15 +271,13 @@ Point = tuple[int, arb, arb]  # a cell, its t, and the exact value of a polygon 
 
 
 def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
-    """Return the corners of a polygon below the profile ``H`` of a release, or None.
+    """Return the corners of a polygon below the profile of a release, or None.
 
-    The corners are at every other knot, as long as the polygon exceeds ``max(0, 1 - t)``. A segment of the polygon lies
-    between the knots ``i`` and ``i + 2``. ``low`` and ``high`` are the bounds of ``H`` at a knot. Because ``H`` is
-    convex, the line through ``high`` at ``i`` and ``low`` at ``i + 1`` is below ``H`` from ``i + 1`` to ``i + 2``. The
-    line through ``high`` at ``i + 2`` and ``low`` at ``i + 1`` is below ``H`` from ``i`` to ``i + 1``. The segment
-    connects the ends of both lines at ``i + 2`` and at ``i``. The result is None if the polygon does not reach both
-    sides of ``t = 1``.
+    ``knots`` are bounds of the profile ``H`` at increasing ``t = e^eps``. The result is None if no polygon exceeds
+    ``max(0, 1 - t)`` on both sides of ``t = 1``.
     """
+    # H is convex. So the line through high at knot i and low at i+1 is below H from i+1 to i+2, and the line through
+    # high at i+2 and low at i+1 is below H from i to i+1. A segment connects the ends of both lines at i+2 and i.
     corners = knots[::2]
     plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
     zero = next(i for i, knot in enumerate(corners) if knot.cell == 0)
@@ -308,10 +303,7 @@ def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
 
 
 def _lower_hull(points: Sequence[Point]) -> list[Point]:
-    """Return the corners of the lower convex hull of these points.
-
-    A corner is omitted if the balls are too wide to decide whether the hull is convex there.
-    """
+    """Return the corners of the lower convex hull of points in the plane."""
     hull: list[Point] = []
     for point in points:
         while len(hull) > 1:
@@ -325,11 +317,11 @@ def _lower_hull(points: Sequence[Point]) -> list[Point]:
 
 
 def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tuple[int, ...], tuple[arb, ...]]:
-    """Return the cells of the corners of a hull, and the masses of a pair there.
+    """Return the distribution of losses whose profile is a convex polygon.
 
-    The mass under the first distribution is ``t`` times the change of slope at the corner, at least 0 and rounded to an
-    exact number. Left of the first point the hull is the line to ``(0, 1)``, or ``1 - t`` if ``start``. Right of the
-    last point the hull is constant.
+    The results are the cells of the corners of ``hull``, and the masses under the first distribution of a pair. A mass
+    is ``t`` times the change of slope at the corner ``t = e^eps``. Left of the first point the polygon is the line to
+    ``(0, 1)``, or ``1 - t`` if ``start``. Right of the last point the polygon is constant.
     """
     slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]
     slopes += [(b[2] - a[2]) / (b[1] - a[1]) for a, b in pairwise(hull)]
@@ -342,10 +334,10 @@ def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tup
 
 
 def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[Point]) -> list[arb]:
-    """Return the profile of masses at the points ``places``, in increasing order.
+    """Return the privacy profile of a discrete distribution of losses at ``places``.
 
-    The masses ``p_j`` are at the corners ``t_j`` of the hull. The profile at ``t`` is the sum of ``p_j (1 - t / t_j)``
-    over all ``t_j > t``, which is computed from the right.
+    The distribution has the masses ``p_j`` at the corners ``t_j`` of the hull. The profile at ``t = e^eps`` is the sum
+    of ``p_j (1 - t / t_j)`` over all ``t_j > t``.
     """
     values, k, mass, weight = [], len(hull), arb(0), arb(0)
     for cell, t, _ in reversed(places):
@@ -357,17 +349,14 @@ def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Seq
 
 
 def _or_else(value: arb, certain: int) -> arb:
-    """Return the ball ``value``, or ``certain`` if the ball is not finite.
-
-    ``certain`` is a trivial bound, 0 or 1.
-    """
     return value if value.is_finite() else arb(certain)
 
 
 class RunInBalls:
-    """Upper and lower bounds of the delta of a run, for both directions together.
+    """Upper and lower bounds of the delta of a run in ball arithmetic.
 
-    The bounds are computed at ``bits``, the working precision at which the object is built.
+    Delta is the larger one of the add and remove directions. The bounds are computed at ``bits``, the working precision
+    at which the object is built.
     """
 
     def __init__(self, phases: Sequence[Releases], grid: Grid) -> None:
@@ -389,7 +378,7 @@ class RunInBalls:
                 self.below.append(ComposedDistribution(pairs_of_steps, grid.step, window))
 
     def upper(self, eps: float) -> arb:
-        """Return an upper bound of delta at an exact number ``eps >= 0``."""
+        """Return an upper bound of the delta of a run at an exact number ``eps >= 0``."""
         # delta <= sum over the window of P(S) (1 - e^(eps - S h))_+ + P(S at or above its end) + cost of the masses at
         # infinity
         with ctx.workprec(self.bits):
@@ -399,7 +388,7 @@ class RunInBalls:
             return _or_else(delta.min(arb(1)).upper(), 1)
 
     def lower(self, eps: float) -> arb:
-        """Return a lower bound of delta at an exact number ``eps >= 0``.
+        """Return a lower bound of the delta of a run at an exact number ``eps >= 0``.
 
         The result is 0 if no lower bound is known.
         """
@@ -417,7 +406,7 @@ class RunInBalls:
 
     @property
     def blur(self) -> arb:
-        """The largest error of delta that the radii of the composed balls can cause."""
+        """A bound of the error of delta that the radii of the composed balls cause."""
         widest = arb(0)
         for distribution in (*self.above, *self.below):
             widest = widest.max(sum((ball.rad() for ball in distribution.distribution), arb(0)))
@@ -425,7 +414,7 @@ class RunInBalls:
 
 
 class ComposedDistribution:
-    """The distribution of the sum of the losses of a run, on a window of cells.
+    """The distribution of the sum of the privacy losses of a run, on a window of cells.
 
     ``beyond_right`` and ``beyond_left`` are upper bounds of the masses outside the window.
     """
@@ -438,7 +427,10 @@ class ComposedDistribution:
 
     @property
     def rest(self) -> arb:
-        """The largest error of delta from the ``rest`` of all releases (C29, step 3)."""
+        """A bound of the error of delta from approximating each release (C29, step 3).
+
+        A pair of distributions approximates a release up to its ``rest`` (:class:`BallPair`).
+        """
         # sum_i T_i m_i prod_i M_i^(T_i), M_i = max(1, mass_i) + m_i
         total_rest, mass_bound = arb(0), arb(1)
         for pair, steps in self.pairs:
@@ -447,7 +439,7 @@ class ComposedDistribution:
         return (total_rest * mass_bound).upper()
 
     def _chernoff(self, edge: int, x: arb) -> arb:
-        """Return Chernoff's bound of the mass beyond the cell ``edge``.
+        """Return Chernoff's bound of the mass of the sum of losses beyond the cell ``edge``.
 
         "Beyond" means to the right of the cell for an order ``x > 0``, and to the left for ``x < 0``.
         """
@@ -460,7 +452,7 @@ class ComposedDistribution:
         return bound.upper()
 
     def gain(self, eps: float, *, above: bool) -> arb:
-        """Return the sum of ``P(S) (1 - e^(eps - S h))_+`` over the window.
+        """Return the sum of ``P(S) (1 - e^(eps - S h))_+`` over a window of ``S``.
 
         ``S`` is the sum of the losses in grid steps of ``h`` nats. The result uses the upper ends of all masses if
         ``above``, and their lower ends otherwise.
@@ -478,7 +470,7 @@ class ComposedDistribution:
 
 
 def _composed_masses(pairs: Sequence[tuple[BallPair, int]], window: Window) -> list[arb]:
-    """Return the masses of the sum of losses modulo the size of the window.
+    """Return the masses of the sum of losses, wrapped modulo the size of the window.
 
     The list begins at the first cell of the window.
     """

@@ -1,8 +1,8 @@
-"""Enclose expectations of the Gaussian profile in ball arithmetic.
+"""Enclose the Gaussian delta averaged over a random sensitivity, in ball arithmetic.
 
-``h_eps(X)`` is the Gaussian delta at a random squared sensitivity over noise ``X``. The expectation of ``h_eps(X)`` is
+The average is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``. It is
 computed by the trapezoidal rule (C21: certificates). :mod:`privproj.distributions.squared_sensitivity` (floats) and
-:mod:`privproj.reference.distributions` (mpmath) compute the same expectations independently.
+:mod:`privproj.reference.distributions` (mpmath) compute it independently.
 """
 
 import math
@@ -25,9 +25,8 @@ WIDEST_STRIP = 1.25  # largest half width of the strip around the line, below pi
 class BallDistribution(ABC):
     """The distribution of ``X = scale U`` with ``U ~ Beta(a, b)`` or ``U ~ Gamma(a)``.
 
-    If ``inverse``, ``X`` is ``scale / U``. For an integral over the values of ``U`` up to a number ``c``, the cut,
-    ``U`` is written as ``c E/(1 + E)``. Here ``E = e^s`` are the odds, and ``s`` runs over the real line. Arguments and
-    results are balls that contain the exact values.
+    If ``inverse``, ``X`` is ``scale / U``. Integrals over ``0 < U <= c`` substitute ``U = c E/(1 + E)``, where the odds
+    ``E`` are ``e^s`` for real ``s``. Arguments and results are balls that contain the exact values.
     """
 
     a: arb  # first shape of the distribution
@@ -46,38 +45,35 @@ class BallDistribution(ABC):
 
     @abstractmethod
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return the density of the log odds of ``U``, or of ``ln U``, at ``u``.
+        """Return the density of ``logit U`` (Beta) or ``ln U`` (Gamma) at ``U = u``.
 
-        For ``U ~ Beta(a, b)`` it is the density of ``ln(U/(1-U))``, which is ``u^a (1-u)^b / Beta(a, b)``. For
-        ``U ~ Gamma(a)`` it is the density of ``ln U``, which is ``u^a e^-u / Gamma(a)``. ``rest`` is ``1 - u``. The
-        value is called ``k(u)``.
+        The density is ``u^a (1-u)^b / Beta(a, b)`` for ``U ~ Beta(a, b)``, and ``u^a e^-u / Gamma(a)`` for
+        ``U ~ Gamma(a)``. ``rest`` is ``1 - u``.
         """
 
     @abstractmethod
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``s = ln E`` at the odds ``E``.
+        """Return the density of ``s = ln E`` under the substitution ``U = c E/(1 + E)``.
 
-        Values of ``U`` up to the ``cut`` ``c`` are written as ``U = c E/(1 + E)``. The integral of the density is
-        ``P(U <= c)``.
+        ``odds`` is ``E``, and ``cut`` is ``c``. The density integrates to ``P(U <= c)`` over all real ``s``.
         """
 
     @abstractmethod
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return a bound of the trapezoidal sum of the density after a node (C21).
+        """Return an upper bound of a trapezoidal sum of :meth:`density` after a node (C21).
 
-        The node is the one with these ``odds``. The sum is over all later nodes, and a term is the density times the
-        step of the rule.
+        The sum is over all later nodes, and a term is the density times the step. The nodes are values of ``ln E`` in
+        ``U = cut E/(1 + E)``, and ``odds`` is ``E`` at the node.
         """
 
     @abstractmethod
     def tail(self, u: arb) -> arb:
-        """Return a ball that contains ``P(U > u)`` for the variable ``U`` of the class."""
+        """Return a ball that contains ``P(U > u)`` for the Beta or Gamma variable ``U``."""
 
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
-        """Return a cut for the mean of ``h_eps(X)``, and a ball for the part beyond.
+        """Return a truncation point ``c`` of ``U`` and a ball around ``E[h_eps(X); U > c]``.
 
-        This part is the mean over the event that ``U`` exceeds the cut. ``X`` is the squared sensitivity over noise, a
-        function of ``U``, and ``h_eps(X)`` is the Gaussian delta at ``X``.
+        ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``, and ``X`` is a function of ``U``.
         """
         if self.inverse:
             cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
@@ -90,18 +86,18 @@ class BallDistribution(ABC):
         return cut, self.tail(cut) * gaussian.delta(eps, (self.scale * cut).sqrt()).union(arb(1))
 
     def below(self, odds: arb, cut: arb) -> arb:
-        """Return a bound of the trapezoidal sum of the density before a node (C21).
+        """Return an upper bound of a trapezoidal sum of :meth:`density` before a node (C21).
 
-        The node is the one with these ``odds``. The sum is over all earlier nodes, and a term is the density times the
-        step of the rule.
+        The sum is over all earlier nodes, and a term is the density times the step. The nodes are values of ``ln E`` in
+        ``U = cut E/(1 + E)``, and ``odds`` is ``E`` at the node.
         """
         # (c E)^a / (a Beta(a, b)), or with Gamma(a)
         return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a
 
     def mean_above(self, u: arb, tail: arb) -> arb:
-        """Return a ball that contains ``E[X | U > u]``.
+        """Return a ball that contains ``E[X | U > u]`` for ``X = scale U``.
 
-        ``X`` is the squared sensitivity over noise, a function of ``U``. ``tail`` is a ball that contains ``P(U > u)``.
+        ``tail`` is a ball that contains ``P(U > u)``.
         """
         # E[U; U > u] = E U (P(U > u) + k(u)/a)
         return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
@@ -109,9 +105,9 @@ class BallDistribution(ABC):
     def expected_delta(self, eps: arb, cut: arb | None = None, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
         """Return a ball that contains ``E[h_eps(X); U <= cut]`` (C4: random sensitivity).
 
-        ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``. Without a cut, the ball contains
-        ``E[h_eps(X)]``. ``goal`` is the desired relative accuracy, in bits, of the sum of the expectation and
-        ``addend``. This accuracy is not guaranteed.
+        ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``. Without a cut, the expectation is
+        over all ``U``. ``goal`` is the desired relative accuracy, in bits, of the expectation plus ``addend``, which is
+        not guaranteed.
         """
         if cut is None:
             cut, beyond = self.last_cut(eps)
@@ -121,7 +117,7 @@ class BallDistribution(ABC):
     def line(self, eps: arb, c: arb) -> Line:
         """Return the integrand of ``E[h_eps(X); U <= c]`` as a function on the real line.
 
-        ``h_eps(X)`` is the Gaussian delta at the squared sensitivity over noise ``X``.
+        ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``.
         """
         size = self.scale / c if self.inverse else self.scale * c
         highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
@@ -151,10 +147,10 @@ class BallDistribution(ABC):
 
 
 def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
-    """Return the log of a bound of the Gaussian profile in a complex strip (C21).
+    """Return ``ln`` of an upper bound of ``sqrt(C) |h_eps(x)|`` at complex ``x`` (C21).
 
-    The bound is an upper bound of ``sqrt(C) |h_eps(X)|`` for complex ``X`` with ``|X|`` up to ``size``. ``h_eps(X)`` is
-    the Gaussian delta at the squared sensitivity ``X``. ``C`` is ``cosine``, the cosine of the half width of the strip.
+    ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``. The bound holds if ``|x| <= size`` and
+    the complex argument of ``x`` is at most ``arccos C``, where ``C`` is ``cosine``.
     """
     if size <= 2 * eps * cosine:
         # -(eps/mu - mu/2)^2/2
@@ -181,27 +177,26 @@ class BallBetaDistribution(BallDistribution):
         return (self.a * u.log() + self.b * rest.log() - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``s = ln E`` at the odds ``E``.
+        """Return the density of ``s = ln E`` under the substitution ``U = c E/(1 + E)``.
 
-        For ``u = c E/(1 + E)`` with the ``cut`` ``c``, the density is ``k(u) / (1 + (1-c) E)``, where ``k`` is
-        :meth:`weight`. The identity ``1 - u = (1 + (1-c) E)/(1 + E)`` is used.
+        ``odds`` is ``E``, and ``cut`` is ``c``. At ``u = c E/(1 + E)``, the density is ``k(u) / (1 + (1-c) E)``, where
+        ``k`` is :meth:`weight`.
         """
+        # 1 - u = (1 + (1-c) E)/(1 + E)
         lifted = 1 + (1 - cut) * odds
         return self.weight(cut * odds / (1 + odds), lifted / (1 + odds)) / lifted
 
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return a bound of the trapezoidal sum of the density after a node (C21).
+        """Return an upper bound of a trapezoidal sum of :meth:`density` after a node (C21).
 
-        The bound is ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))`` with the ``cut`` ``c``, the odds ``E`` of the node,
+        At a node with the odds ``E``, the bound is ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))``. Here ``c`` is ``cut``,
         ``u = c E/(1 + E)`` and ``m = min(b, 1)``.
         """
         least, rest = self.b.min(arb(1)), (1 + (1 - cut) * odds) / (1 + odds)
         return (self.a * cut.log() + (self.b - least) * rest.log() - least * odds.log() - self.log_norm).exp() / least
 
     def tail(self, u: arb) -> arb:
-        """Return a ball that contains ``P(U > u)``.
-
-        This probability is the regularized incomplete Beta function of ``1 - u``.
+        """Return a ball that contains ``P(U > u)`` for ``U ~ Beta(a, b)``.
 
         Raises:
             PrecisionError: The ball ``u`` does not exclude 1.
@@ -235,23 +230,21 @@ class BallGammaDistribution(BallDistribution):
         return (self.a * u.log() - u - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``s = ln E`` at the odds ``E``.
+        """Return the density of ``s = ln E`` under the substitution ``U = c E/(1 + E)``.
 
-        For ``u = c E/(1 + E)`` with the ``cut`` ``c`` it is ``k(u) / (1 + E)``, where ``k`` is :meth:`weight`.
+        ``odds`` is ``E``, and ``cut`` is ``c``. At ``u = c E/(1 + E)``, the density is ``k(u) / (1 + E)``, where ``k``
+        is :meth:`weight`.
         """
         return self.weight(cut * odds / (1 + odds), arb(0)) / (1 + odds)
 
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return a bound of the trapezoidal sum of the density after a node (C21).
+        """Return an upper bound of a trapezoidal sum of :meth:`density` after a node (C21).
 
-        The bound is ``c^a e^-u / (E Gamma(a))`` with the ``cut`` ``c``, the odds ``E`` of the node and
-        ``u = c E/(1 + E)``.
+        At a node with the odds ``E``, the bound is ``c^a e^-u / (E Gamma(a))``. Here ``c`` is ``cut``, and ``u`` is
+        ``c E/(1 + E)``.
         """
         return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
 
     def tail(self, u: arb) -> arb:
-        """Return a ball that contains ``P(U > u)`` for ``U ~ Gamma(a)``.
-
-        This probability is the regularized upper incomplete gamma function.
-        """
+        """Return a ball that contains ``P(U > u)`` for ``U ~ Gamma(a)``."""
         return gamma.upper(self.a, u)

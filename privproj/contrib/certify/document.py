@@ -1,7 +1,4 @@
-"""Let ``privproj verify`` recognize and check certificates.
-
-A rendered verdict has two parts: plain values, and a function that returns text.
-"""
+"""Let ``privproj verify`` recognize and check certificates."""
 
 import re
 
@@ -15,10 +12,7 @@ BEGINNING = re.compile(rb'\s*\{\s*"certificate"')  # every certificate begins so
 
 
 def verify_document(document: File) -> Rendered:
-    """Return the rendered verdict on a certificate.
-
-    The text has the claim and the assumptions of the claim.
-    """
+    """Check a certificate, and return the verdict as ``privproj verify`` prints it."""
     claim = read_certificate(*document)
     verdict = verify(claim)
     verified = verdict.result

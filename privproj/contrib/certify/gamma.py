@@ -20,12 +20,8 @@ MOST_TERMS = 1_000_000  # terms of a series before PrecisionError
 
 
 def lower(k: arb, z: arb) -> arb:
-    """Return a ball that contains ``P(k, z)`` at a real ``z``.
-
-    ``P(k, z)`` is the distribution function of ``Gamma(k)``. Below ``k`` a series of positive terms is summed, and a
-    geometric series bounds the remainder. Near and above ``k`` the result is one minus Arb's upper incomplete gamma
-    function.
-    """
+    """Return a ball that contains ``P(U <= z)`` for ``U ~ Gamma(k)`` and real ``z``."""
+    # Below k a series of positive terms is summed, and a geometric series bounds the remainder.
     if not z > 0:
         return arb(0).union(lower(k, z.upper())) if z.upper() > 0 else arb(0)
     if z > k - 4 * k.sqrt():
@@ -58,10 +54,9 @@ def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
 
 
 def lower_beta(a: arb, b: arb, u: arb) -> arb:
-    """Return a ball that contains ``P(B <= u)`` for ``B ~ Beta(a, b)``, ``0 < u < 1``.
+    """Return a ball that contains ``P(B <= u)`` for ``B ~ Beta(a, b)``.
 
-    The shapes may be large. A series of positive terms is summed below the mean of ``B`` or of ``1 - B``, and a
-    geometric series bounds the remainder.
+    ``u`` is between 0 and 1. The shapes ``a`` and ``b`` may be large.
     """
     if u * (a + b) > a:
         return 1 - lower_beta(b, a, 1 - u)
@@ -71,18 +66,15 @@ def lower_beta(a: arb, b: arb, u: arb) -> arb:
 
 
 def upper(k: arb, z: arb) -> arb:
-    """Return a ball that contains ``Q(k, z) = P(U > z)`` for ``U ~ Gamma(k)``.
-
-    ``z`` is real.
-    """
+    """Return a ball that contains ``P(U > z)`` for ``U ~ Gamma(k)`` and real ``z``."""
     return z.gamma_upper(k, regularized=1)
 
 
 class NearbyValues:
-    """Balls of ``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z``.
+    """Balls of the distribution function of ``Gamma(k)`` at many points, for one ``k``.
 
-    ``P(k, z)`` is the distribution function of ``Gamma(k)``, and ``Q = 1 - P``. The balls come from cached Taylor
-    series. Far from ``k``, and for small ``k``, :func:`lower` and :func:`upper` are used instead.
+    The balls come from cached Taylor series. Far from ``k``, and for small ``k``, :func:`lower` and :func:`upper` are
+    used instead.
     """
 
     def __init__(self, k: arb) -> None:
@@ -103,10 +95,10 @@ class NearbyValues:
         return upper(self.k, z) if near is None else near[0].above - near[1]
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
-        """Return the expansion point next to ``z``, and the increase of ``P`` from it to ``z``.
+        """Return the nearest expansion point, and the increase of ``P`` from it to ``z``.
 
-        ``P`` is the distribution function of ``Gamma(k)``. The result is None for small ``k``, for ``z`` far from
-        ``k``, and if the Taylor series is not accurate enough.
+        ``P`` is the distribution function of ``Gamma(k)``. The result is None if the Taylor series is not accurate
+        enough, for example for small ``k`` or for ``z`` far from ``k``.
         """
         place = float(z.mid())
         if self.shape < LEAST_SHAPE or not abs(place - self.shape) < self.farthest:
@@ -121,10 +113,9 @@ class NearbyValues:
         return (point, point.series(y)) if abs(y) <= point.reach else None
 
     def _expand(self, point: arb) -> "_Point | None":
-        """Return the expansion of ``P(k, z)`` at a point, or None.
+        """Return the Taylor expansion of the distribution function of ``Gamma(k)``.
 
-        The Taylor series is ``P(k, z) - P(k, point)`` in powers of ``y = z/point - 1``. The remainder is added to the
-        constant term. The result is None if the remainder is too large.
+        ``point`` is the expansion point. The result is None if the remainder is too large.
         """
         # G = dP/dy at z = point (1 + y): G = G_0 (1+y)^(k-1) e^(-point y)
         # n G_n = (k - point - n) G_(n-1) - point G_(n-2)
@@ -152,14 +143,14 @@ class NearbyValues:
 
 
 class _Point(NamedTuple):
-    """An expansion point of ``P(k, z)`` with its Taylor series.
+    """A Taylor expansion of ``P``, the distribution function of ``Gamma(k)``.
 
     Attributes:
-        below: ``P`` at the point.
-        above: ``1 - P`` at the point.
-        place: The point.
-        reach: The largest ``|y|`` at which the series is valid, where ``y = z/point - 1``.
-        series: ``P(k, z)`` minus its value at the point, in powers of ``y``.
+        below: ``P`` at the expansion point.
+        above: ``1 - P`` at the expansion point.
+        place: The expansion point.
+        reach: The largest ``|y|`` at which the series is valid, where ``y = z/place - 1``.
+        series: ``P(z) - P(place)`` in powers of ``y``, with the remainder in the constant term.
     """
 
     below: arb
@@ -172,7 +163,6 @@ class _Point(NamedTuple):
 def chernoff_bound(k: arb, y: arb) -> arb:
     """Return Chernoff's bound of the tail of ``Gamma(k)`` beyond ``y``.
 
-    The bound is ``e^-(y - k - k ln(y/k))``. The bound holds for the upper tail if ``y > k``, and for the lower tail if
-    ``y < k``.
+    The bound is ``e^-(y - k - k ln(y/k))``. It bounds the upper tail if ``y > k``, and the lower tail if ``y < k``.
     """
     return (k + k * (y / k).log() - y).exp() if y > 0 else arb(0)

@@ -1,8 +1,8 @@
-"""Propose grids for certificates of runs, in floating point.
+"""Choose the grids with which certificates compose runs, in floating point.
 
-Every grid is sound, and a good grid gives a narrow enclosure. A grid of losses has cells: cell ``j`` is the loss
-``j step``. The knots are the cells at which profiles are evaluated. The window has the cells at which the distribution
-of the sum of losses is evaluated. :class:`privproj.contrib.certify.composition.Grid` has these parameters.
+Every grid is sound, and a good grid gives a narrow enclosure. Cell ``j`` of a grid is the loss ``j step``. The knots
+are the cells at which profiles are evaluated. The window has the cells on which the distribution of the sum of losses
+is computed. :class:`privproj.contrib.certify.composition.Grid` has these parameters.
 """
 
 import math
@@ -39,13 +39,13 @@ FloatPairs = list[tuple[DominatingPair, int]]  # the dominating pair of each pha
 def propose_grid(
     phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fineness: float = 1.0, most_knots: float = math.inf
 ) -> Grid:
-    """Return a grid for a run that is tight near the delta ``e^log_delta``.
+    """Return a discretization of the losses of a run that is tight near ``e^log_delta``.
 
-    ``phases`` has the profile and the run of each phase, and ``fineness`` multiplies the number of cells per standard
-    deviation.
+    ``e^log_delta`` is a delta. ``phases`` has the profile and the run of each phase, and ``fineness`` multiplies the
+    number of cells per standard deviation.
 
     Raises:
-        PrecisionError: The grid would have more than ``most_knots`` knots.
+        PrecisionError: Profiles would be evaluated at more than ``most_knots`` points.
     """
     beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
     shapes = [describe_coarsely(profile, run, beyond) for profile, run in phases]
@@ -75,7 +75,7 @@ def propose_grid(
 
 
 def _largest_losses(profile: PrivacyProfile, run: Run, shape: CoarseDescription) -> FloatArray:
-    """Return the smallest and the largest loss of a release, in nats.
+    """Return the smallest and the largest privacy loss of a release, in nats.
 
     The array is empty if losses are unbounded.
     """
@@ -93,11 +93,11 @@ def _largest_losses(profile: PrivacyProfile, run: Run, shape: CoarseDescription)
 def _place_knots(
     shape: CoarseDescription, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
 ) -> Cells:
-    """Return the knots of a phase: the cells at which its profile is evaluated.
+    """Return the cells of a loss grid at which the profile of a phase is evaluated.
 
-    ``largest`` are the ends of bounded losses, ``step`` is the step of the grid, and ``log_share`` is the log of delta
-    over the number of releases. If both directions are equal (not ``one_sided``), the knots are symmetric, so that each
-    value of the profile is used twice.
+    ``largest`` are the smallest and the largest loss, if losses are bounded. ``step`` is the step of the grid, and
+    ``log_share`` is the log of delta over the number of releases. The cells are symmetric if both directions are equal
+    (not ``one_sided``).
     """
     # Up to 96 knots per standard deviation of the loss, fewer beyond the core (CoarseDescription.knots)
     cells = _thin_tails(shape.knots(step, fineness * 96.0), shape, step, log_share)
@@ -106,15 +106,15 @@ def _place_knots(
     cells = distinct_cells(np.concatenate([cells, ends.astype(np.int64)]))
     if one_sided:
         return cells
+    # Symmetric knots use each value of the profile twice.
     right = cells[cells >= 0]
     return np.concatenate([-right[:0:-1], right])
 
 
 def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: float) -> Cells:
-    """Return a part of the knots ``cells``, with fewer of them in the tails.
+    """Return the cells of a loss grid with fewer of them in the tails.
 
-    The excess is the profile at ``t = e^loss`` minus ``max(0, 1 - t)``. A tail is a range of losses at which the excess
-    is small relative to ``e^log_share``.
+    In a tail, the profile at ``t = e^loss`` minus ``max(0, 1 - t)`` is small relative to ``e^log_share``.
     """
     # A chord over s decay lengths is about E s^2/8 too high. In the other direction the excess is E(t)/t.
     losses = cells * step
@@ -130,7 +130,7 @@ def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: 
 
 
 def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
-    """Return a window of cells for the sum of the losses.
+    """Return grid cells that contain the sum of the losses, except for small tails.
 
     The sum lies beyond each end of the window with probability about ``e^log_mass``.
     """
@@ -140,10 +140,10 @@ def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
 
 
 def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
-    """Return the cell beyond which the sum of losses has the mass ``e^log_mass``.
+    """Return a cell beyond which the sum of losses has probability ``e^log_mass``.
 
-    "Beyond" means above for ``side = 1``, and below for ``side = -1``. The second result is the best order of
-    Chernoff's bound.
+    The tail is the upper one for ``side = 1``, and the lower one for ``side = -1``. The probability is Chernoff's
+    bound, and the second result is its best order.
     """
     # The pair in balls may end a few cells further out, which a large order would amplify. So the order times the step
     # of the grid is bounded.
@@ -156,10 +156,10 @@ def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[i
 def chernoff_edge(
     dists: list[tuple[FloatArray, FloatArray, int]], orders: FloatArray, log_mass: float
 ) -> tuple[float, float]:
-    """Return the value that a sum exceeds with mass at most ``e^log_mass``.
+    """Return the value that a sum exceeds with probability at most ``e^log_mass``.
 
-    The second result is the best order of Chernoff's bound. The sum has independent terms. ``dists`` has the values,
-    the masses and the number of copies of each term.
+    The second result is the best order of Chernoff's bound. The terms of the sum are independent. ``dists`` has the
+    values, the masses and the number of copies of each term.
     """
     # min over x of (sum_i T_i ln sum_j p_j e^(x w_j) - ln mass) / x
     moments = np.zeros(len(orders))

@@ -1,7 +1,4 @@
-"""Enclose integrals over the real line by the trapezoidal rule.
-
-A closed form bounds the error of the rule (C21: certificates).
-"""
+"""Enclose integrals over the real line by the trapezoidal rule (C21: certificates)."""
 
 import math
 from collections.abc import Callable
@@ -29,8 +26,8 @@ OfOdds = Callable[[arb], arb]  # a function of the odds ``E = e^s`` at a point `
 class Line(NamedTuple):
     """An integrand ``F(s)`` over the real line, as a function of the odds ``E = e^s``.
 
-    ``F`` is non-negative on the line and analytic in a strip around it. ``highest`` is the height relative to which
-    errors are counted. Arguments and results are balls that contain the exact values.
+    ``F`` is non-negative on the line and analytic in a strip around it. Arguments and results are balls that contain
+    the exact values.
     """
 
     value: OfOdds  # F
@@ -45,10 +42,9 @@ class Line(NamedTuple):
     highest: arb = arb(1)  # the height relative to which nats of accuracy are counted; every value is sound
 
     def integral(self, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
-        """Return a ball that contains the integral of ``F`` over the line.
+        """Return a ball that contains the integral of the integrand over the real line.
 
-        ``goal`` is the desired relative accuracy, in bits, of the sum of the integral and ``addend``. This accuracy is
-        not guaranteed.
+        ``goal`` is the desired relative accuracy, in bits, of the integral plus ``addend``, which is not guaranteed.
         """
         nats = FIRST_NATS
         while True:
@@ -61,9 +57,9 @@ class Line(NamedTuple):
             nats = min(nats + missing + 1.0, 4.0 * nats)
 
     def sum_nodes(self, nats: float) -> tuple[arb, arb]:
-        """Return the sum of the trapezoidal rule, and a bound of its error (C21).
+        """Return the trapezoidal sum of the integrand, and a bound of its error (C21).
 
-        The error is about ``e^-nats`` times ``highest``.
+        The error is about ``e^-nats`` times ``highest``, the scale of the integrand.
         """
         angle, most = self.strip(nats)
         floor = log_of_upper_end(self.highest) - nats
@@ -88,7 +84,7 @@ class Line(NamedTuple):
 
 
 def _last_place(place: int, holds: Callable[[int], bool]) -> int:
-    """Return the last index from ``place`` on at which a condition holds.
+    """Return the last index from ``place`` on at which a condition ``holds``.
 
     The condition must hold up to some index and fail beyond. If it fails at ``place``, the result is ``place``.
     """

@@ -1,4 +1,4 @@
-"""Register the command ``certify`` and the certificate as a kind of document."""
+"""Register the command ``certify``, and certificates for ``privproj verify``."""
 
 COMMANDS = {
     "certify": (

@@ -28,7 +28,7 @@ from privproj.contrib.certify.profiles import BallMean
 
 
 class BallWishartProfile(BallMean):
-    """The profile of the Wishart mechanism for vectors of equal norm (C9).
+    """The profile of the vector Wishart mechanism for vectors of equal norm (C9).
 
     The profile is ``delta(eps) = E[max(0, 1 - e^(eps - L))]``, where ``L`` is the privacy loss at the largest
     misalignment.
@@ -41,14 +41,15 @@ class BallWishartProfile(BallMean):
         self._near = gamma.NearbyValues(arb(rank + dim - 1) / 2)
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return a ball that contains the profile at ``eps``."""
+        """Return a ball that contains the profile at ``eps``, accurate to ``goal`` bits."""
         return _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, goal, self._near).delta()
 
 
 class _RatioPair:
-    """Delta of the Wishart mechanism at one misalignment and epsilon, as an integral.
+    """The delta of the vector Wishart mechanism for two unit vectors (C9, C10).
 
-    The module docstring has the formula and the symbols. All results are balls.
+    Delta is an integral over the ratio ``A = (v' . Y) / (v . Y)``, where ``Y`` is the output, and ``v`` and ``v'`` are
+    the vectors. All results are balls.
     """
 
     def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb, goal: int, near: gamma.NearbyValues) -> None:
@@ -60,7 +61,6 @@ class _RatioPair:
         )
 
     def delta(self) -> arb:
-        """Return a ball that contains delta."""
         if self.a > 0 or (self.a == 0 and self.eps > 0):
             total = self.below(self.m - 1)
             total += self.line(1, arb(0), arb(1)).integral(total, self.goal)
@@ -78,24 +78,25 @@ class _RatioPair:
     def beyond(self, away: arb) -> arb:
         """Return ``P(A > rho + |away|)``, which equals ``P(A < rho - |away|)``.
 
-        ``A`` is the ratio in the module docstring.
+        ``A`` is ``(v' . Y) / (v . Y)`` for the output ``Y`` and unit vectors ``v`` and ``v'``, and ``rho`` is
+        ``v . v'``.
         """
         # I_u(r/2, 1/2)/2, u = (1 - rho^2)/(1 - rho^2 + away^2)
         u = self.sine_squared / (self.sine_squared + away * away)
         return u.beta_lower(arb(self.r) / 2, arb(1) / 2, regularized=True) / 2
 
     def below(self, away: arb) -> arb:
-        """Return ``P(A < rho + away)`` for the ratio ``A`` in the module docstring."""
+        """Return ``P(A < rho + away)`` for the ratio ``A`` of :meth:`beyond`."""
         beyond = self.beyond(away)
         return beyond if away <= 0 else 1 - beyond if away > 0 else beyond.union(1 - beyond)
 
     def line(self, sign: int, least: arb, scale: arb, bend: int = 0) -> Line:
-        """Return a part of the integral as an integral over the line.
+        """Return the part of delta with ``A < 1`` or ``A > 1`` as an integral over the line.
 
-        The part has ``A < 1`` and the factor ``g_-`` for ``sign = 1``, and ``A > 1`` and ``g_+`` for ``sign = -1``. The
-        substitution is ``E = (least + scale G)/(1 + bend G)`` with ``G = e^s``, where ``s`` runs over the real line. If
-        ``bend`` is 0, ``E`` runs from ``least`` to infinity. If ``bend`` is 1 and ``least`` is 0, ``E`` runs from 0 to
-        ``scale``.
+        ``A`` is ``(v' . Y) / (v . Y)`` for the output ``Y`` and unit vectors ``v`` and ``v'``. The part is ``A < 1``
+        for ``sign = 1``, and ``A > 1`` for ``sign = -1``. The variable ``E = e^|ln A| - 1`` is substituted by
+        ``(least + scale G)/(1 + bend G)``, where ``G = e^s`` for real ``s``. If ``bend`` is 0, ``E`` runs from
+        ``least`` to infinity. If ``bend`` is 1 and ``least`` is 0, ``E`` runs from 0 to ``scale``.
         """
 
         def grown_at(odds: arb) -> arb:
@@ -122,11 +123,10 @@ class _RatioPair:
         return Line(value, left, right, partial(self.strip, 1 + bend))
 
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
-        """Return the half width of a strip around the real line, and a bound ``M``.
+        """Return the half width of a strip around the real line, and a bound ``M`` (C21).
 
-        ``M`` bounds the integral of ``|F|`` on lines in the strip, where ``F`` is the integrand of :meth:`line` (C21:
-        certificates). The half width is such that ``ln(M/2)`` is about ``nats``. The complex argument of ``U1`` or
-        ``U2`` is at most ``turns`` times the complex argument of ``G``.
+        ``M`` bounds the integral of ``|F|`` on lines in the strip, where ``F`` is the integrand of :meth:`line`. The
+        half width is such that ``ln(M/2)`` is about ``nats``. ``turns`` is the number ``1 + bend`` of :meth:`line`.
         """
         power = arb(turns * (self.r + 1)) / 2
         angle = min(WIDEST_STRIP / turns, math.sqrt(2.0 * nats / float(turns**2 * self.k + power)))
@@ -134,24 +134,23 @@ class _RatioPair:
         return angle, 2 * (-self.k * (turns * arb(angle)).cos().log() - power * arb(angle).cos().log()).exp()
 
     def spread(self, grown: arb) -> arb:
-        """Return ``2m + 2m E + E^2`` at ``E = grown``."""
+        """Return ``2m + 2m E + E^2`` at ``E = grown``, with the misalignment ``m``."""
         return 2 * self.m * (1 + grown) + grown * grown
 
     def density(self, sign: int, least: arb, most: arb) -> arb:
-        """Return an upper bound of the density of ``E`` between two points.
+        """Return an upper bound of the density of ``E = e^|ln A| - 1`` between two points.
 
-        ``E`` is the variable of integration in the module docstring. If the points are equal, the result is the density
-        there.
+        ``A`` is the ratio in :meth:`line`. If the points are equal, the result is the density there.
         """
         # K (2m + 2m E + E^2)^-(r+1)/2, times (1 + E)^(r-1) below A = 1
         rise = (self.r - 1) * most.log1p() if sign > 0 else 0
         return (self.log_front + rise - self.spread(least).log() * (self.r + 1) / 2).exp()
 
     def gain(self, sign: int, grown: arb) -> arb:
-        """Return the factor ``g_-`` or ``g_+`` of the integrand at ``E = grown``.
+        """Return the factor ``g_-`` or ``g_+`` in the integral for the Wishart delta.
 
-        The module docstring has the formulas. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. If the ball of ``U2`` is
-        not positive, the result for ``g_-`` is the ball [0, 1].
+        The module docstring has the formulas, which are differences of two gamma tails. ``sign`` is 1 for ``g_-`` and
+        -1 for ``g_+``, and ``grown`` is the variable of integration ``E``.
         """
         # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/E
         # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/E
@@ -164,10 +163,9 @@ class _RatioPair:
         return part(plain) - (self.eps - sign * (self.r - 1) * x).exp() * part(tilted)
 
     def most_gain(self, sign: int, grown: arb) -> arb:
-        """Return an upper bound of the factor :meth:`gain` of the integrand.
+        """Return an upper bound of the factor ``g_-`` or ``g_+`` of :meth:`gain`.
 
-        The result is the smaller one of ``k E`` and Chernoff's bound of a gamma tail: ``Q(k, U2)`` for ``g_-``, and
-        ``P(k, U1)`` for ``g_+``.
+        It is the smaller one of ``k E`` with ``E = grown``, and of Chernoff's bound of the first gamma tail.
         """
         near = (self.a * grown.log1p() + sign * self.eps) / grown
         threshold = near.lower() if sign > 0 else (near + near * grown).upper()
