@@ -32,7 +32,7 @@ def show_selection(mechanism: Mechanism, run: RunOptions, json: bool, verbose: b
 
 
 def selection_text(result: Result, verbose: bool = False) -> str:
-    """Return the result of a selection as text.
+    """Return a result of ``privproj select`` as text.
 
     The text has the distribution of the number of runs, and epsilons for comparison.
     """
