@@ -35,10 +35,11 @@ CONDITION = "condition number", "upper bound of largest eigenvalue / smallest ei
 def helper(
     ask: Callable[..., float], quantity: tuple[str, str], short: str, note: str, example: str, requirement: str = ""
 ) -> None:
-    """Add a command that prints a number, a note and a requirement.
+    """Add a command to ``privproj alignment`` that prints a number and a note.
 
-    ``ask`` computes the number, and ``quantity`` is the label and the scale of the number. ``short`` describes the
-    command in the list of commands. ``example`` starts with the name of the command.
+    ``ask`` computes the number, and its docstring is the help. ``quantity`` is the label and the scale of the number.
+    ``short`` describes the command in a list. ``example`` starts with the name of the command. A ``requirement`` is
+    printed too.
     """
     label, scale = quantity
 

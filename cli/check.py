@@ -92,10 +92,10 @@ def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) -> tuple[list[Entry], dict[str, str]]:
-    """Check the entries of all files; return the entries and the errors by file.
+    """Evaluate the entries of bounds files; return verdicts, and errors by file.
 
-    A malformed file has an error and no entries. At the beginning, a JUnit report with the error "did not finish" is
-    written to ``junit``. This report replaces the report of an earlier call. The final report is written at the end.
+    A malformed file has an error and no verdicts. ``junit`` is the path of a JUnit report, which states the error "did
+    not finish" until all entries are evaluated.
     """
     verdicts, errors = [], {}
     if junit is not None and (Path(junit).is_file() or not Path(junit).exists()):  # a pipe cannot be rewritten
@@ -114,9 +114,9 @@ def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) 
 
 
 def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = False) -> str:
-    """Return a line for each entry, details of failures, and each warning once.
+    """Return the report of ``privproj check`` as text, with a line for each entry.
 
-    With ``verbose``, the requirements of every entry are included.
+    If ``verbose``, the requirements of every entry are included.
     """
     lines, warnings = [], dict[str, None]()
     for entry in entries:
@@ -133,10 +133,10 @@ def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = 
 
 
 def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield ``(label, text)`` for the details of an entry.
+    """Yield labeled texts about one entry of a bounds file.
 
-    The details are the problem and the query of a failed entry, rewritten values, assumptions on the data, and
-    warnings. If the comparison with mpmath was skipped, this is a detail too.
+    They are the problem and the query of a failed entry, a skipped comparison with mpmath, rewritten values,
+    assumptions on the data, and warnings.
     """
     if not entry.holds:
         query = entry.parameters
@@ -155,7 +155,7 @@ def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def records(entries: list[Entry]) -> list[dict[str, Any]]:
-    """Return the verdicts on entries as plain values."""
+    """Return the verdicts on entries of bounds files as data for JSON."""
     names = ("file", "name", "holds", "problem", "query", "expected", "seconds", "compared")
     return [
         {**{name: getattr(entry, name) for name in names}, "parameters": entry.parameters, "result": entry.result}
@@ -164,7 +164,7 @@ def records(entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def line(entry: Entry, place: str = "") -> str:
-    """Return one line with the verdict on an entry, the value and the bound."""
+    """Return one line with the verdict on an entry, its value and its bound."""
     mark, result, value = "ok  " if entry.holds else "FAIL", entry.result, "no value"
     if result is not None:
         of = f"{result.side}, {result.mechanism['name']}.{result.bound}, {result.status}"
@@ -173,10 +173,7 @@ def line(entry: Entry, place: str = "") -> str:
 
 
 def updated(file: str, entries: list[Entry]) -> str:
-    """Return the text of a file with new expected values.
-
-    Everything else is unchanged.
-    """
+    """Return the text of a bounds file with the expected values replaced by new ones."""
     tomlkit = import_extra("tomlkit", "--update", "check")
     text = read_bounded(file).decode()
     marked = text.startswith("\ufeff")  # a byte-order mark
@@ -188,10 +185,7 @@ def updated(file: str, entries: list[Entry]) -> str:
 
 
 def as_junit(entries: list[Entry], errors: dict[str, str]) -> str:
-    """Return a JUnit report in XML.
-
-    The report has a test case for each entry, and an error for each malformed file.
-    """
+    """Return a JUnit report in XML on the entries and the malformed files."""
     from xml.etree import ElementTree as Tree
 
     failures = sum(not entry.holds for entry in entries)

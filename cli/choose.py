@@ -42,7 +42,7 @@ DETAILS = {
 
 
 def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
-    """Return the rows as text, sorted by the ranking, with the legend and the requirements."""
+    """Return the table of ``privproj choose`` as text, with legend and requirements."""
     first = rows[0].result
     title = f"training algorithms at {first.target_text}, sorted by error (run) + noise^2"
     head = ("algorithm", "rank", "noise multiplier", "noise (x DP-SGD)", "error (step)", "error (run)", "size (%)")
@@ -70,7 +70,7 @@ def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
 
 
 def cells(row: Choice) -> tuple[str, ...]:
-    """Return the cells of one row of the table."""
+    """Return the table cells of one algorithm at one rank."""
     utility, noise = row.utility, round_outward(row.result.value or 0.0)
     missed = f"{utility.projection_error:.4g}", render.two_digits(utility.projection_error_of_run)
     part = f"{100.0 * utility.released / utility.of:.3g}" if utility.released and utility.of else "-"
@@ -94,7 +94,7 @@ def choose_algorithm(
 
 
 def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
-    """Plot the error of the mean update against the rank, one line for each algorithm."""
+    """Plot the error of each algorithm's mean update against the rank."""
     if len(ranks) < 2:
         raise InvalidParameterError(
             "--plot", path, "omitted with a single --rank", "repeat --rank to plot several ranks"

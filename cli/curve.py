@@ -34,10 +34,9 @@ TAKEN = {"delta": ("epsilon_max", "points", "plot"), "trade-off": ("points", "pl
 def answers(
     mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, evaluate: Callable[[Composition], Any]
 ) -> list[Any]:
-    """Return the results of ``evaluate`` for the named bounds.
+    """Apply ``evaluate`` to a query with each of the named bounds; return the results.
 
-    The name "all" means every bound that has a result. If no bound has a result, the error of the default bound is
-    raised.
+    The name "all" means every bound that has a result. If no bound has one, the error of the default bound is raised.
     """
     if names != ("all",):
         return [evaluate(composition_of(mechanism, name, run)) for name in names or (None,)]
@@ -50,7 +49,7 @@ def answers(
 
 
 def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[float]:
-    """Return the epsilons or the false positive rates at which the curve is evaluated."""
+    """Return the epsilons, or false positive rates, at which a curve is evaluated."""
     count = integer("points", 41 if points is None else points, "an integer from 2 to 2000", 2, 2000)
     if kind == "trade-off":
         return [10.0 ** (-4.0 * (1.0 - i / (count - 1.0))) for i in range(count)]
@@ -60,10 +59,10 @@ def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[flo
 
 @dataclass(frozen=True)
 class Table:
-    """A table of results, which can be printed as text, CSV or JSON.
+    """A table of curves or of mu-GDP parameters, to be printed as text, CSV or JSON.
 
-    ``records`` are the results as JSON, and ``rows`` the table with the header first. ``notes`` are texts by label.
-    ``say`` returns a number as rounded text.
+    ``records`` are the results for JSON, and ``rows`` is the table with the header first. ``notes`` are further lines
+    by label. ``say`` formats a number as rounded text.
     """
 
     results: list[Result]
@@ -74,10 +73,7 @@ class Table:
     title: str = ""
 
     def text(self, style: str | None) -> str:
-        """Return the table as JSON, as CSV with all digits, or as text.
-
-        The text has the bounds and their requirements too.
-        """
+        """Return the table as JSON, as CSV with all digits, or as text with requirements."""
         if style == "json":
             return render.as_json({"results": self.records})
         if style == "csv":
@@ -121,10 +117,10 @@ def show_curves(
 def table_of_curves(
     mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], shape: str, x: list[float], plot: str | None
 ) -> Table:
-    """Return a table with the curve of each bound.
+    """Return a table with the privacy profile or trade-off function by each bound.
 
-    If ``plot`` names a file, the curves are also plotted. ``shape`` is "delta" or "trade-off", and ``x`` are the
-    epsilons or the false positive rates.
+    ``shape`` is "delta" or "trade-off", and ``x`` are the epsilons or the false positive rates. The curves are also
+    plotted to the file ``plot``, unless it is None.
     """
 
     def drawn(query: Composition) -> tuple[list[float], Result]:
@@ -157,7 +153,7 @@ def table_of_curves(
 
 
 def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], slack: float) -> Table:
-    """Return a table with the GDP mu of each bound, rounded up."""
+    """Return a table with mu of Gaussian DP by each bound, rounded up."""
     target = slack_target(slack)
     answered = answers(mechanism, bound, run, lambda one: solve_gdp_mu(one, target))
     results: list[Any] = [result for result in answered if result.usable or bound != ("all",)]

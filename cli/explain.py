@@ -25,11 +25,11 @@ from .options import command_with, completing, json_option
 
 
 def word_groups() -> list[dict[str, Any]]:
-    """Return the groups of entries of ``privproj explain``, in order.
+    """Return the groups of terms that ``privproj explain`` explains, in order.
 
-    A group is a mapping with a ``title``, the ``kind`` of the entries, and the list of entries under the key ``word``.
-    ``words.toml`` describes the fields of an entry. Exit codes, sampling schemes, mechanisms, requirements, published
-    methods, commands and JSON keys are not in that file. Their entries are built from the code that declares them.
+    A group is a mapping with a ``title``, the ``kind`` of the terms, and the list of entries ``word``. ``words.toml``
+    describes the fields of an entry. Entries of exit codes, sampling schemes, mechanisms, requirements, published
+    methods, commands and JSON keys are built from code.
     """
     groups = data("words")["group"]
     for path in sorted(Path(privproj.__file__).parent.glob("contrib/*/words.toml")):
@@ -57,9 +57,9 @@ def word_groups() -> list[dict[str, Any]]:
 
 
 def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
-    """Add a group of entries of an optional feature.
+    """Add the terms of an optional feature to the groups of ``privproj explain``.
 
-    If there is already a group with the same title, the entries are added to that group.
+    They join an existing group with the same title.
     """
     same = next((group for group in groups if group["title"] == added["title"]), None)
     if same is None:
@@ -74,7 +74,7 @@ def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
 
 
 def _requirements() -> list[dict[str, Any]]:
-    """Return an entry for each requirement of the core and of optional features."""
+    """Return an entry of ``privproj explain`` for each requirement."""
     others = [scheme.requirements for scheme in SCHEMES.values()]
     others += [member for name in mechanism_names() for member in mechanism_named(name).requirements]
     others += [text for bound in registry() for text in bound.requirements(bound.mechanism)]
@@ -83,12 +83,12 @@ def _requirements() -> list[dict[str, Any]]:
 
 
 def _methods() -> list[dict[str, Any]]:
-    """Return an entry for each published method."""
+    """Return an entry of ``privproj explain`` for each published method."""
     return [{"name": m.name, "also": list(m.also), "means": m.text, "see": list(m.mechanisms)} for m in METHODS]
 
 
 def _commands() -> list[dict[str, Any]]:
-    """Return an entry for each command, with its one-line help."""
+    """Return an entry of ``privproj explain`` for each command."""
     from .main import command_groups
 
     lines = {name: line for commands in command_groups().values() for name, line in commands.items()}
@@ -98,9 +98,9 @@ def _commands() -> list[dict[str, Any]]:
 
 
 def _json_keys(taken: Container[str]) -> list[dict[str, Any]]:
-    """Return an entry for each described key of a JSON result that has no entry yet.
+    """Return an entry of ``privproj explain`` for each described key of a JSON result.
 
-    ``taken`` has the spellings of the existing entries.
+    Keys whose spelling is in ``taken`` are omitted.
     """
     schema = loads(files("privproj").joinpath("schema.json").read_text(encoding="utf-8"))
     described = {name: key["description"] for name, key in _properties(schema) if "description" in key}
@@ -112,7 +112,7 @@ def _json_keys(taken: Container[str]) -> list[dict[str, Any]]:
 
 
 def _properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the keys that a JSON schema describes, at all levels."""
+    """Yield the name and the schema of each key in a JSON schema, at all levels."""
     if isinstance(schema, dict):
         yield from schema.get("properties", {}).items()
         for part in schema.values():
@@ -123,13 +123,13 @@ def _properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def meaning_of(scheme: Scheme) -> str:
-    """Return the description of a sampling scheme: requirement, relations and default."""
+    """Return a description of a sampling scheme: requirement, relations and default."""
     default = f" Default: {scheme.why_default}" if scheme.why_default else ""
     return f"{scheme.requirements} It works with {' and '.join(scheme.relations)}.{default}"
 
 
 def data(name: str) -> dict[str, Any]:
-    """Return the contents of one of the TOML files of the command line."""
+    """Return the contents of the TOML file ``name`` of the command line."""
     return tomllib.loads(files("privproj_cli").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
@@ -164,15 +164,15 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
 
 
 def all_entries(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return all entries of the groups, each with the kind of the group."""
+    """Return the explained terms of all groups, each with the kind of its group."""
     return [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
 
 
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
-    """Return every entry, bound, claim and item of a paper with this name.
+    """Return the explanations of a term, bound, claim, paper or theorem.
 
-    If nothing has this name, the result is the entries of warnings whose text is part of ``word``. If there are no such
-    entries, :class:`InvalidParameterError` is raised, with a suggestion.
+    If nothing has this name, warnings whose text is part of ``word`` are explained. Otherwise
+    :class:`InvalidParameterError` is raised, with a suggestion.
     """
     from .papers import paper_entries
 
@@ -189,7 +189,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
 
 
 def known_names(groups: list[dict[str, Any]]) -> list[str]:
-    """Return every name that has an explanation."""
+    """Return every name that ``privproj explain`` accepts."""
     from .papers import item_names, paper_names
 
     names = [name for entry in all_entries(groups) for name in (entry["name"], *entry.get("also", ()))]
@@ -198,12 +198,12 @@ def known_names(groups: list[dict[str, Any]]) -> list[str]:
 
 
 def claims() -> dict[str, str]:
-    """Return the statement of each claim of the proofs, by its number."""
+    """Return the statement of each claim of docs/proofs.md, by number ("C5")."""
     return data("claims")["claim"]
 
 
 def claim_entry(name: str, claim: str) -> dict[str, Any]:
-    """Return a claim as an entry: the statement, the bounds, a reference to the proof."""
+    """Return the explanation of a claim of the proofs, with the bounds that it proves."""
     bounds = [".".join(line) for line in bound_names() if find_bound(mechanism_named(line[0]), line[1]).proof == name]
     page = f"The proof is in docs/proofs.md#{name.lower()}."
     return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}
@@ -215,12 +215,12 @@ def spelling(word: str) -> str:
 
 
 def spellings(chosen: Iterable[dict[str, Any]]) -> set[str]:
-    """Return the spellings of the names of some entries."""
+    """Return the normalized names of some explained terms."""
     return {spelling(name) for entry in chosen for name in (entry["name"], *entry.get("also", ()))}
 
 
 def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
-    """Return a bound as an entry: the summary, the status and a reference to a page."""
+    """Return the explanation of a bound: its summary, status and a reference."""
     bound = find_bound(mechanism_named(mechanism), name)
     full = f"{mechanism}.{name}"
     means = f"A bound of {mechanism}: {bound.summary}. Its status is {bound.status}."
@@ -230,7 +230,7 @@ def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
 
 
 def text(entry: dict[str, Any]) -> str:
-    """Return an entry as text."""
+    """Return the explanation of one term as text."""
     lines = [f"{entry['name']}  ({entry['kind']})", *render.wrap_line("  ", entry["means"], entry.get("more", ""))]
     lines += entry.get("lines", ())
     for case in entry.get("cases", ()):
@@ -240,7 +240,7 @@ def text(entry: dict[str, Any]) -> str:
 
 
 def overview(groups: list[dict[str, Any]]) -> str:
-    """Return the names of all entries by group."""
+    """Return the list of all explained terms, by group, as text."""
     named = {group["title"]: ", ".join(entry["name"] for entry in group["word"]) for group in groups}
     named |= {"Bounds": "any name that `privproj bounds` lists", "Claims of the proofs": "C1, C2, ..."}
     named |= {"Papers": "any number or item that `privproj papers` lists, such as Theorem 5"}
@@ -252,7 +252,7 @@ def overview(groups: list[dict[str, Any]]) -> str:
 
 
 def _completions() -> list[str]:
-    """Return all names of mechanisms, of bounds, and of the form MECHANISM.BOUND."""
+    """Return all names of mechanisms and bounds, and MECHANISM.BOUND, for completion."""
     return [*dict(bound_names()), *(name for _, name in bound_names()), *map(".".join, bound_names())]
 
 

@@ -24,7 +24,7 @@ KEYS = {"phase": (RUN_FILE, "run"), "bound": (REGRESSION_FILE, "check"), "grid":
 
 
 def kind_of(content: bytes) -> tuple[str, str]:
-    """Return the kind of a file, and a text that names the commands for this kind.
+    """Return the kind of a file, such as "a ledger", and the commands that read it.
 
     Both texts are empty for a file of no known kind.
     """
@@ -58,9 +58,9 @@ def _table_in(content: bytes) -> Mapping[str, Any]:
 
 
 def remedy_for(content: bytes) -> str:
-    """Return the remedy for a file of an unexpected kind, as text.
+    """Return a text that states the kind of a file and which commands read it.
 
-    The text states the kind of the file and which commands read it. For a file of no known kind the text is empty.
+    The text is empty for a file of no known kind. It is the remedy in an error about an unexpected file.
     """
     noun, commands = kind_of(content)
     return f"it is {noun}; {commands}" if noun else ""
@@ -68,9 +68,9 @@ def remedy_for(content: bytes) -> str:
 
 @contextmanager
 def expecting(kind: str, file: str) -> Iterator[None]:
-    """Replace an error in this context if the file is not of the expected kind.
+    """Replace an error in this context by one that states the actual kind of the file.
 
-    The new error states the kind of the file. Without an error in the context, the kind is not checked.
+    The error is not replaced if the file is of the expected kind or of no known kind.
     """
     try:
         yield
@@ -85,6 +85,6 @@ def expecting(kind: str, file: str) -> Iterator[None]:
 
 
 def read_run_file(file: str) -> Composition:
-    """Return the schedule of a run file."""
+    """Return the phases of a training run from a run file."""
     with expecting(RUN_FILE, file):
         return from_data(read_data(file), file)

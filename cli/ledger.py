@@ -51,7 +51,7 @@ def ledger_command(file: str, delta: float | None, json: bool, verbose: bool) ->
 
 
 def read_started_ledger(file: str) -> tuple[Account, bytes]:
-    """Return the account of a ledger, and the bytes of the file.
+    """Return the account (phases and counts of releases) and the bytes of a ledger.
 
     A ledger without a phase is an error.
     """
@@ -72,7 +72,7 @@ def ledger_named_file() -> Iterator[None]:
 
 
 def planned_delta(account: Account, delta: float | None) -> float:
-    """Return ``delta``; if it is None, the delta of the target of the ledger."""
+    """Return ``delta``; if it is None, the target delta of the ledger."""
     if delta is None:
         delta = (account.target or {}).get("delta")
     if delta is None:
@@ -81,7 +81,7 @@ def planned_delta(account: Account, delta: float | None) -> float:
 
 
 def overview(account: Account, delta: float) -> dict[str, Any]:
-    """Return the steps and the epsilon, both so far and for the whole plan.
+    """Return the steps and epsilon of a training run, so far and for the whole plan.
 
     The mapping also states which of the two epsilons to report.
     """
@@ -105,7 +105,7 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
 
 
 def report_text(account: Account, so_far: Result | None, planned: Result) -> str:
-    """Return which epsilon to report, with the reason."""
+    """Return which epsilon of a training run to report, with the reason."""
     of_plan = round_outward(planned.value or 0.0)
     if so_far is None:
         return f"epsilon {of_plan} of the whole plan, from the first release on"
@@ -116,7 +116,7 @@ def report_text(account: Account, so_far: Result | None, planned: Result) -> str
 
 
 def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool = False) -> str:
-    """Return the summary of a ledger as text.
+    """Return the output of ``privproj ledger`` as text.
 
     ``budget`` has further lines by label, for a ledger with an adaptive plan.
     """
@@ -163,11 +163,7 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool, verbo
 
 
 def exceeded(summary: dict[str, Any], epsilon: float) -> list[str]:
-    """Return a warning if the phases exceed the budget.
-
-    If the completed phases exceed the budget, the warning is about the completed phases. If only the planned phases
-    exceed the budget, the warning is about the planned phases.
-    """
+    """Return a warning if completed or planned phases exceed the budget ``epsilon``."""
     if summary["epsilon_spent"] > epsilon:
         return ["The completed phases exceed the budget. Release nothing more from these records, or raise the budget."]
     if any(entry["would_exceed"] for entry in summary["phases"]):
@@ -176,7 +172,7 @@ def exceeded(summary: dict[str, Any], epsilon: float) -> list[str]:
 
 
 def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[dict[str, Any], Result]:
-    """Return the record and the epsilon of a plan that is fixed in advance."""
+    """Return the output of ``privproj remaining`` as data, and the result of the plan."""
     rows, of_plan = remaining(schedule, epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
@@ -185,7 +181,11 @@ def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[di
 
 
 def record(schedule: Composition, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
-    """Return the spent epsilon, the steps that fit in each phase, and requirements."""
+    """Return the spent epsilon, the steps that still fit, and requirements, as data.
+
+    ``rows`` has the steps that fit in each phase, ``of_plan`` is the result of all phases, and ``spent`` is the epsilon
+    of the completed phases. ``assumed`` is a requirement on the schedule.
+    """
     fields = of_plan.as_dict()
     phases = [
         {
@@ -215,9 +215,10 @@ def remaining_text(
     verbose: bool = False,
     first: str | None = None,
 ) -> str:
-    """Return the record of :func:`record` as text.
+    """Return the output of ``privproj remaining`` as text.
 
-    ``labels`` are further lines before the phases, and ``first`` replaces the first line.
+    ``summary`` is the data of :func:`record`. ``labels`` are further lines before the phases, and ``first`` replaces
+    the first line.
     """
     spent, budget = (
         round_outward(summary["epsilon_spent"]),

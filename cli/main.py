@@ -84,7 +84,7 @@ Exit codes:
 
 
 class LazyGroup(Group):
-    """A group of commands under headings; a command is imported when it is called."""
+    """A click group whose commands are listed under headings and imported when called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for commands in command_groups().values() for name in commands]
@@ -110,10 +110,7 @@ HOMES = {
 
 
 def command_named(name: str) -> click.Command | None:
-    """Return the command of this name, or None if there is none.
-
-    Optional features are searched after the core.
-    """
+    """Return the command of this name, or None; optional features are searched last."""
     if name in COMMANDS:
         return import_module("." + HOMES.get(name, name), __package__).COMMANDS[name]
     feature_commands = plugin_table("COMMANDS")
@@ -177,7 +174,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
 
 
 def run_command(argv: list[str]) -> int:
-    """Run the command and return its exit code.
+    """Run the command line without handling errors, and return its exit code.
 
     If a query with ``--json`` fails, JSON without a value is printed before the error is raised.
     """
@@ -199,9 +196,9 @@ def run_command(argv: list[str]) -> int:
 
 
 def sentence_of(error: InvalidParameterError, options: Collection[str]) -> str:
-    """Return the message of an error about a parameter.
+    """Return the error message about a parameter, written as an option of the command.
 
-    Names of parameters are written as ``options`` of the command.
+    ``options`` are the options of the command.
     """
     place, _, leaf = error.name.rpartition(": ")
     # the place is a file with an entry, or the name of a bound; a bound takes its parameters from options
@@ -215,7 +212,7 @@ def sentence_of(error: InvalidParameterError, options: Collection[str]) -> str:
 
 
 def options_in(argv: list[str]) -> list[str]:
-    """Return the options of the command in ``argv``; an empty list without a command."""
+    """Return the options of the command that a command line names; empty without one."""
     command: click.Command | None = cli
     for word in argv:
         if not isinstance(command, click.Group):
@@ -239,10 +236,7 @@ USUAL_NAMES = {
 
 
 def usage_text(error: click.ClickException) -> str:
-    """Return click's message for a usage error, with a better hint where there is one.
-
-    Only unknown options have a better hint.
-    """
+    """Return click's message for a usage error, with own hints for unknown options."""
     context = getattr(error, "ctx", None)
     hint = _hint(error, context) if context and isinstance(error, click.NoSuchOption) else ""
     message = f"No such option '{error.option_name}'. {hint}" if hint else error.format_message()  # pyright: ignore
@@ -251,7 +245,7 @@ def usage_text(error: click.ClickException) -> str:
 
 
 def _hint(error: click.NoSuchOption, context: click.Context) -> str:
-    """Return a hint for an unknown option; empty if click's own hint is the best."""
+    """Return a hint for an unknown option; empty if click's own hint is better."""
     from privproj.accounting.query import SOLVED_FOR
 
     option, names, path = error.option_name, options_of(context), context.command_path
@@ -269,7 +263,7 @@ def _hint(error: click.NoSuchOption, context: click.Context) -> str:
 
 
 def _neighbors_with(option: str, context: click.Context) -> list[str]:
-    """Return the other commands of the same group that have this option."""
+    """Return the other commands of the same click group that have this option."""
     group = context.parent.command if context.parent and context.parent.parent else None
     names = group.list_commands(context) if isinstance(group, Group) else ()
     return [name for name in names if option in options_of(click.Context(group.get_command(context, name)))]  # pyright: ignore

@@ -1,4 +1,4 @@
-"""Define the options that commands share, and groups and commands with headings.
+"""Define click options that commands share, and click groups with headings.
 
 Most options come from declared parameters.
 """
@@ -16,7 +16,7 @@ from privproj.parameters import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_num
 
 
 def parse_number(option: str, text: str) -> float:
-    """Return the finite number that a text represents.
+    """Return the finite number that the text of an option represents.
 
     Raises :class:`InvalidParameterError` for other text, and for overflow (1e400) and underflow (1e-400).
     """
@@ -33,7 +33,7 @@ def parse_number(option: str, text: str) -> float:
 
 
 class Number(click.ParamType):
-    """A finite decimal number.
+    """The click type of a finite decimal number.
 
     Overflow (1e400), underflow (1e-400), nan and inf are errors. ``check`` is called with the name of the parameter and
     the parsed number; it returns the value or raises an error. A text in ``choices`` is accepted in place of a number.
@@ -52,7 +52,7 @@ class Number(click.ParamType):
 
 
 class OneOf(click.Choice):
-    """A choice; an unknown value raises an error that suggests a similar one."""
+    """The click type of a choice whose error suggests a similar value."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value in self.choices:
@@ -104,7 +104,10 @@ def file_argument(**settings: Any) -> click.Argument:
 
 
 def completing(names: Callable[[str | None], Iterable[str]]) -> Callable[..., list[str]]:
-    """Return a shell completion of names, which may depend on the command."""
+    """Return a click callback that completes names in the shell.
+
+    ``names`` returns them for the name of the command.
+    """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         return [name for name in dict.fromkeys(names(ctx.info_name)) if name.startswith(incomplete)]
@@ -120,7 +123,7 @@ def option(name: str, help_text: str, **settings: Any) -> Once:
 
 
 def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
-    """Return the option of a declared parameter."""
+    """Return the click option for the declared parameter ``name`` of privproj."""
     spelt, kind = "--" + (declared.key or name).replace("_", "-"), declared.kind
     # Only marked as required here: the mechanism itself reports a missing parameter.
     help_text = (
@@ -138,7 +141,7 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
 
 
 def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
-    """Return options for the parameters of a function, with help from its docstring.
+    """Return click options for parameters of a function, with help from its docstring.
 
     Without ``names``, all documented parameters become options.
     """
@@ -170,23 +173,20 @@ def type_of(annotation: Any) -> click.ParamType:
 
 
 def json_option() -> Once:
-    """Return the option ``--json``."""
     return option("--json", "Print JSON instead of text.", is_flag=True)
 
 
 def csv_option() -> Once:
-    """Return the option ``--csv``."""
     return option("--csv", "Print CSV with all digits instead of text.", is_flag=True)
 
 
 def verbose_option() -> Once:
-    """Return the option ``--verbose`` for commands that print details of a bound."""
     help_text = "Also print the lower bound, other bounds, utility, numerics and source, and explain each requirement."
     return Once(["--verbose", "-v"], help=help_text, is_flag=True)
 
 
 def requirements_option() -> Once:
-    """Return the option ``--verbose``, with a general help text."""
+    """Return the option ``--verbose`` for commands that print requirements."""
     return Once(["--verbose", "-v"], help="Print all details, and explain each requirement.", is_flag=True)
 
 
@@ -202,14 +202,14 @@ def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[...
 
 
 def option_name(parameter: str) -> str:
-    """Return a parameter as an option: ``--dim`` for ``dim``."""
+    """Return the name of a parameter as an option, such as ``--dim`` for ``dim``."""
     if parameter.startswith("-") or ":" in parameter or parameter.isupper():
         return parameter
     return "--" + {"layers": "layer", "ranks": "rank"}.get(parameter, parameter).replace("_", "-")
 
 
 def options_of(context: click.Context) -> list[str]:
-    """Return the options of a command."""
+    """Return the names of the options of a click command, such as ``--dim``."""
     return [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
 
 
@@ -228,11 +228,10 @@ ENGLISH = ("--bound", "--data", "--date", "--model")  # options that such a text
 
 
 def with_options(text: str, options: Collection[str]) -> str:
-    """Return a message in which parameters are written as options of the command.
+    """Return a message with parameters rewritten as options of the command.
 
-    Only parameters that are ``options`` of the command are changed. ``relation=replace`` becomes
-    ``--relation replace``, and ``batch_size`` becomes ``--batch-size``. Names of other parameters, such as keys of a
-    file, stay.
+    ``relation=replace`` becomes ``--relation replace``, and ``batch_size`` becomes ``--batch-size``. Names that are not
+    in ``options``, such as keys of a file, stay.
     """
 
     def assigned(match: re.Match[str]) -> str:
@@ -249,7 +248,7 @@ def with_options(text: str, options: Collection[str]) -> str:
 
 
 def in_command(text: str) -> str:
-    """Return a message with parameters written as options of the running command."""
+    """Return a message with parameters rewritten as options of the running command."""
     context = click.get_current_context(silent=True)
     return text if context is None else with_options(text, options_of(context))
 
@@ -258,7 +257,7 @@ def in_command(text: str) -> str:
 
 
 class Group(click.Group):
-    """A group of commands that suggests similar names for an unknown one."""
+    """A click group whose error for an unknown command suggests a similar one."""
 
     members = "a command"
 
@@ -275,12 +274,12 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
-        """Return the error for an unknown name."""
+        """Return the error for an unknown command of the group."""
         return unknown_name("COMMAND", name, "command", names, remedy)
 
 
 class SectionedCommand(click.Command):
-    """A command with options under headings; only ``--help-all`` shows rare options."""
+    """A click command with headings between options; ``--help-all`` adds rare options."""
 
     def __init__(self, sections: Mapping[str, Sequence[click.Parameter]], **settings: Any) -> None:
         show_all, last = "Show this message with all options.", list(sections)[-1]
@@ -291,14 +290,14 @@ class SectionedCommand(click.Command):
         super().__init__(params=[option for options in self.sections.values() for option in options], **settings)
 
     def _show_all(self, ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        """Print the help with all options, and exit."""
+        """Print the help with all options, also rare ones, and exit."""
         if value:
             ctx.meta[__name__] = True
             click.echo(self.get_help(ctx))
             ctx.exit()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each section that has options; ``--help`` comes last."""
+        """Write the options under their headings; ``--help`` comes last."""
         helping = self.get_help_option(ctx)
         last = list(self.sections)[-1]
         for title, options in self.sections.items():

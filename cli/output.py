@@ -35,9 +35,9 @@ def complain(message: str, code: int) -> int:
 
 @contextmanager
 def bar(length: int, label: str, hidden: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; yield the function that adds completed steps.
+    """Show a progress bar; yield a function that adds completed steps.
 
-    The first call passes the number of steps of an earlier run. The displayed steps per second do not include these.
+    The first call of this function adds the steps of an earlier run, which the displayed rate does not include.
     """
 
     def per_second(rate: float | None) -> str | None:
@@ -68,10 +68,10 @@ MARKERS = ("o", "s", "^", "D", "v", "x", "+", "*")
 def draw(
     path: str, x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str, **limits: Any
 ) -> None:
-    """Write a plot with one line for each column to a file.
+    """Write a plot with one line for each column to a .png, .svg or .pdf file.
 
-    ``limits`` are further settings of the axes. Raises :class:`InvalidParameterError` unless the file is .png, .svg or
-    .pdf.
+    ``x`` has the horizontal coordinates, and ``limits`` are further settings of the axes. Another file name raises
+    :class:`InvalidParameterError`.
     """
     ending = path.rpartition(".")[2].lower()
     if ending not in ("png", "svg", "pdf"):

@@ -1,7 +1,7 @@
 """Implement ``privproj papers``, which lists results of the source papers.
 
-``papers.toml`` lists the papers and their items. An item is a theorem, a figure or an algorithm. If an item names a
-bound of privproj, the verdict, the reason and the proof come from the record of this bound.
+``papers.toml`` lists the papers and their items: theorems, figures and algorithms. If an item names a bound of
+privproj, its verdict, reason and proof come from this bound.
 """
 
 import re
@@ -29,14 +29,14 @@ VERDICTS = {
 
 
 def papers() -> list[dict[str, Any]]:
-    """Return the papers with their items, each completed by :func:`completed`."""
+    """Return the source papers with their items: theorems, figures and algorithms."""
     return [{**paper, "item": [*map(completed, paper["item"])]} for paper in data("papers")["paper"]]
 
 
 def completed(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with the verdict, reason and proof of its bound added.
+    """Add the verdict, reason and proof to a theorem, figure or algorithm.
 
-    If the item also names an improved bound, the command that computes this bound is added.
+    They come from its bound. If the item also names an improved bound, the command that computes this bound is added.
     """
     complete = dict(item)
     if "bound" in item:
@@ -50,7 +50,7 @@ def completed(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def improved_command(command: str, bound: str) -> str:
-    """Return a command of an item with ``bound`` in place of the published bound.
+    """Return a command line with ``bound`` in place of the published bound.
 
     Options that only the published bound has are removed.
     """
@@ -58,9 +58,9 @@ def improved_command(command: str, bound: str) -> str:
 
 
 def find_papers(name: str) -> list[dict[str, Any]]:
-    """Return the papers with this arXiv number, title or other name.
+    """Return the source papers with this arXiv number, title or other name.
 
-    The number of a paper also matches an early version of the paper, which is listed separately.
+    A separately listed early version of a paper matches too.
     """
     wanted = spelling(name).removeprefix("arxiv").removeprefix(":")
     return [
@@ -72,20 +72,20 @@ def find_papers(name: str) -> list[dict[str, Any]]:
 
 
 def paper_names() -> list[str]:
-    """Return all names of all papers."""
+    """Return the numbers, titles and other names of all source papers."""
     return [name for paper in data("papers")["paper"] for name in (paper["number"], *paper["also"], paper["title"])]
 
 
 def item_names() -> list[str]:
-    """Return all names of all items, each once."""
+    """Return the names of all theorems, figures and algorithms of the source papers."""
     items = [item for paper in data("papers")["paper"] for item in paper["item"]]
     return list(dict.fromkeys(name for item in items for name in (item["name"], *item.get("also", ()))))
 
 
 def paper_entries(word: str) -> Iterator[dict[str, Any]]:
-    """Yield the papers and items with this name as entries of ``privproj explain``.
+    """Yield the papers and theorems with this name as entries of ``privproj explain``.
 
-    An item may be named with its paper, such as ``2601.21719 Theorem 5``.
+    A theorem may be named with its paper, such as ``2601.21719 Theorem 5``.
     """
     for paper in find_papers(word):
         counts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts(paper)).items())
@@ -101,19 +101,19 @@ def paper_entries(word: str) -> Iterator[dict[str, Any]]:
 
 
 def item_entry(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item as an entry of ``privproj explain``."""
+    """Return a theorem, figure or algorithm as an entry of ``privproj explain``."""
     see = [name for name in (item.get("bound"), item.get("proof")) if name]
     name = f"{paper['number']} {full_name(item)}"
     return {"kind": "paper", "name": name, "means": item["subject"], "lines": item_lines(item), "see": see}
 
 
 def verdicts(paper: dict[str, Any]) -> list[str]:
-    """Return the verdict of every item of a paper."""
+    """Return the verdict on every theorem, figure and algorithm of a paper."""
     return [item["verdict"] for item in paper["item"]]
 
 
 def item_parts(item: dict[str, Any]) -> dict[str, str]:
-    """Return the labeled texts of an item that are not empty."""
+    """Return the nonempty texts about a theorem, figure or algorithm, by label."""
     parts = {
         "verdict": item["verdict"] + (f" (docs/proofs.md, {item['proof']})" if "proof" in item else ""),
         "remarks": remarks(item),
@@ -127,17 +127,17 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
 
 
 def remarks(item: dict[str, Any]) -> str:
-    """Return the reason of the verdict and the deviation from the paper as sentences; empty if an item has none."""
+    """Return the reason for a theorem's verdict, and deviations from the paper."""
     return " ".join(render.as_sentence(item[key]) for key in ("reason", "deviation") if item.get(key))
 
 
 def value_text(item: dict[str, Any]) -> str:
-    """Return the value of an item with its quantity; empty without a value."""
+    """Return the stated value of a theorem or figure with its quantity; may be empty."""
     return f"{item['value']:.7g} ({quantity_of(item)})" if "value" in item else ""
 
 
 def quantity_of(item: dict[str, Any]) -> str:
-    """Return the name of the quantity that the command of an item computes."""
+    """Return the quantity, such as epsilon, that the command of a theorem computes."""
     query = item["command"].split()[1]
     quantity = item.get("key", "value")
     if quantity == "value":
@@ -146,19 +146,22 @@ def quantity_of(item: dict[str, Any]) -> str:
 
 
 def full_name(item: dict[str, Any]) -> str:
-    """Return the name of an item, followed by the names of the items that it covers too."""
+    """Return the name of a theorem, followed by others that it covers."""
     *others, last = (item["name"], *item.get("also", ()))
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item as a row of CSV, with the published and the improved value."""
+    """Return a theorem, figure or algorithm as a row of CSV.
+
+    The row has the published and the improved value.
+    """
     names = ("name", "verdict", "value", "improved_value", "improved", "command", "improved_command")
     return {"paper": paper["number"], **{name: item.get(name) for name in names}}
 
 
 def paper_text(paper: dict[str, Any]) -> str:
-    """Return the items of a paper as text."""
+    """Return the theorems, figures and algorithms of a paper as text."""
     lines = [f"arXiv {paper['number'].partition('-')[0]}  {paper['title']}"]
     lines += render.wrap_line("", paper.get("note", ""))
     for item in paper["item"]:
@@ -167,7 +170,7 @@ def paper_text(paper: dict[str, Any]) -> str:
 
 
 def item_lines(item: dict[str, Any]) -> list[str]:
-    """Return the labeled texts of an item, wrapped.
+    """Return the labeled texts about a theorem, figure or algorithm as wrapped lines.
 
     A command stays on one line, so that it can be copied.
     """
@@ -179,7 +182,7 @@ def item_lines(item: dict[str, Any]) -> list[str]:
 
 
 def overview() -> str:
-    """Return a table of the papers with the numbers of all and of refuted items."""
+    """Return a table of source papers with their numbers of items and refuted items."""
     rows = [
         (paper["number"], str(len(paper["item"])), str(Counter(verdicts(paper))["refuted"]), paper["title"])
         for paper in papers()

@@ -48,7 +48,7 @@ QUANTITIES = tuple(ONE_NUMBER)  # quantities that are one number
 
 
 def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
-    """Return whether a quantity is defined for a mechanism."""
+    """Return whether a query, such as "rank", is defined for a mechanism."""
     of_some = {
         "sigma": "noise_multiplier" in parameters_of(kind),
         "rate": kind.can_be_sampled,
@@ -65,9 +65,9 @@ COMPUTED = ("discretization", "split", "tau")  # options of the computation, not
 
 
 def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
-    """Return the options of a mechanism for a query of a quantity.
+    """Return the options for the parameters of a mechanism in a query.
 
-    The parameter that the query solves for is left out. With ``finds_noise``, the noise multiplier is optional.
+    The parameter that the query solves for is omitted. If ``finds_noise``, the noise multiplier is optional.
     """
     kind = mechanism_named(mechanism)
     requested = [(name, field) for name, field in parameters_of(kind).items() if field.description]
@@ -92,16 +92,13 @@ def adapter_options(mechanism: str) -> list[Once]:
 
 
 def run_options(quantity: str) -> list[Once]:
-    """Return the options of a run, without the parameter that the query solves for.
-
-    The options include steps and sampling rate, or batch size, dataset size and epochs.
-    """
+    """Return the options for steps and sampling, without the parameter to solve for."""
     requested = [(name, field) for name, field in RUN_PARAMETERS.items() if name not in SOLVED_FOR.get(quantity, ())]
     return [option_of(name, field) for name, field in requested if field.description]
 
 
 def target_options(quantity: str) -> list[Once]:
-    """Return the options for the target of a quantity."""
+    """Return the options for the target of a query, such as ``--delta`` for epsilon."""
     names = {"epsilon": ["delta"], "report": ["delta"], "delta": ["epsilon"], "curve": []}
     requested, is_one = names.get(quantity, ["epsilon", "delta"]), quantity in QUANTITIES
     # Deltas below double precision are targets of every quantity except delta.
@@ -126,9 +123,9 @@ def refuted_option() -> Once:
 class QueryGroup(Group):
     """The command group ``privproj QUANTITY``, with a command for each mechanism.
 
-    ``ask`` is called with the mechanism, the run and all other options, and returns the exit code. ``answer`` and
-    ``own_run`` are further options, which the help shows under the headings "Output" and "Run". ``example`` is the end
-    of the example in the help. ``finds_noise`` is True if the noise multiplier is optional.
+    ``ask`` evaluates a query: it takes the mechanism, the run and all other options, and returns the exit code.
+    ``answer`` and ``own_run`` are further options, under the headings "Output" and "Run" of the help. ``example`` ends
+    the example in the help. If ``finds_noise``, the noise multiplier is optional.
     """
 
     members = "a mechanism"
@@ -176,7 +173,7 @@ class QueryGroup(Group):
         return unknown_mechanism("MECHANISM", name, names, remedy)
 
     def _build_command(self, mechanism: str) -> click.Command:
-        """Build the command of a mechanism."""
+        """Build the click command of a mechanism."""
         kind = mechanism_named(mechanism)
         own_options = mechanism_options(mechanism, self.quantity, self.finds_noise)
 
@@ -214,7 +211,7 @@ ENDINGS = {
 
 
 def example_arguments(mechanism: str, quantity: str) -> list[str]:
-    """Return the options of a mechanism in a valid call, for examples."""
+    """Return valid command-line arguments of a mechanism, for the example in the help."""
     values = dict(pair.split("=") for pair in mechanism_named(mechanism).example.split())
     named = [(one.opts[0], str(one.name)) for one in mechanism_options(mechanism, quantity)]
     return [f"{spelt} {values[name]}" for spelt, name in named if name in values]
@@ -224,7 +221,7 @@ def example_arguments(mechanism: str, quantity: str) -> list[str]:
 
 
 def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
-    """Remove the options of the run and return them as keyword arguments of a query."""
+    """Remove the options of the run from ``options``, and return them."""
     values = {name: value for name in RUN_PARAMETERS if (value := options.pop(name, None)) is not None}
     return run_from(values, quantity)
 
@@ -233,10 +230,9 @@ def evaluate_query(
     quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool = False,
     digits: float | None = None, **options: Any,
 ) -> int:  # fmt: skip
-    """Evaluate a quantity of a mechanism, print it, and return the exit code.
+    """Evaluate a query of a mechanism, print the result, and return the exit code.
 
-    ``options`` has the target. Lower bound, utility and other bounds need further queries, so they are computed only
-    for JSON and with ``--verbose``.
+    ``quantity`` is the query, such as "epsilon", and ``options`` has the target.
     """
     result = getattr(privproj, quantity)(mechanism, **options, **run)
     if digits is not None:
@@ -249,7 +245,10 @@ def evaluate_query(
 def show_result(
     result: Result, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool
 ) -> int:
-    """Print the result of a query of a mechanism, and return the exit code."""
+    """Print the result of a query of a mechanism, and return the exit code.
+
+    JSON and verbose output include the lower bound and the utility. Verbose output includes other bounds too.
+    """
     result = with_clip(result, mechanism, clip)
     if not (json or verbose):
         return show(result, json, lambda: render.as_text(result))
@@ -265,7 +264,7 @@ def show_result(
 
 
 def other_bounds(result: Result, mechanism: Mechanism, run: RunOptions, utility: "Utility | None") -> dict[str, float]:
-    """Return the values of other bounds of a mechanism for the same query, by label."""
+    """Return the values of the same query by other bounds of the mechanism, by label."""
     if result.outcome is not Outcome.OK:
         return {}
     from privproj.accounting.comparison import compare_with_baselines
@@ -275,10 +274,7 @@ def other_bounds(result: Result, mechanism: Mechanism, run: RunOptions, utility:
 
 
 def show(result: Result, json: bool, text: Callable[[], str]) -> int:
-    """Print a result as JSON or as the text that ``text`` returns.
-
-    The return value is the exit code.
-    """
+    """Print a result as JSON or as ``text()``, and return the exit code."""
     write(render.as_json(result) if json else text())
     return EXIT_CODES[result.outcome]
 
@@ -286,9 +282,8 @@ def show(result: Result, json: bool, text: Callable[[], str]) -> int:
 def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utility | None":
     """Return the noise and the projection error of a projected update.
 
-    If the query solved for a parameter, such as the noise multiplier, the solved value is used. The function returns
-    None for a mechanism without a projection, for a result without a value, and for a result with neither an epsilon
-    nor an attack risk.
+    If the query solved for a parameter, the solved value is used. The function returns None for a mechanism without a
+    projection, and for a result without a value or without an epsilon and attack risk.
     """
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None
@@ -304,7 +299,7 @@ def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utilit
 
 
 def build_mechanism(kind: type[Mechanism], values: dict[str, Any]) -> Mechanism:
-    """Return the mechanism that the options describe."""
+    """Return the mechanism that command-line options describe."""
     peft = {name: values.pop(name) for name in ("from_peft", "whole_gradients") if name in values}
     if any(peft.values()):
         take_adapter(kind, values, **peft)
@@ -317,11 +312,10 @@ def build_mechanism(kind: type[Mechanism], values: dict[str, Any]) -> Mechanism:
 def take_adapter(
     kind: type[Mechanism], values: dict[str, Any], from_peft: str | None, whole_gradients: bool = False
 ) -> None:
-    """Put the layers of a PEFT directory into ``values``, or only print the layers.
+    """Put the layers of a PEFT adapter into the options of m2; print them otherwise.
 
-    For m2, the layers become parameters in ``values``. For gaussian, they are printed. A saved adapter indicates that
-    LoRA factors were trained, which m2 does not account for. Therefore m2 needs a confirmation that whole gradients
-    were clipped and projected.
+    ``values`` are the options. A saved adapter indicates that LoRA factors were trained, which m2 does not account for.
+    Therefore m2 needs ``whole_gradients``, which confirms that whole gradients were clipped and projected.
     """
     if from_peft is None:
         raise InvalidParameterError(
@@ -350,7 +344,7 @@ def take_adapter(
 
 
 def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Result:
-    """Return the result with the noise standard deviation for a clipping norm.
+    """Add the standard deviation of the noise at clipping norm ``clip`` to a result.
 
     Without a clipping norm, or without a noise multiplier in the result, it is returned unchanged.
     """
@@ -389,7 +383,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, csv: bool,
 
 
 def _query_group(quantity: str) -> QueryGroup:
-    """Build the command group of a quantity that is one number."""
+    """Build the command group of a query for one number, such as ``privproj epsilon``."""
     clip = option("--clip", "Print the noise standard deviation for this clipping norm.", metavar="C")
     options = [json_option(), verbose_option(), bound_option(), refuted_option(), clip]
     if quantity in ("epsilon", "delta"):

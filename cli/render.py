@@ -48,10 +48,7 @@ FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON text.
-
-    For each :class:`privproj.Result` in the value, this function also computes and writes the lower bound.
-    """
+    """Return a value as JSON text, with the lower bound of each result inside it."""
     import json
 
     from privproj.accounting.lower_bounds import with_details
@@ -63,7 +60,7 @@ def as_json(value: Any) -> str:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows with the same keys as CSV, with the keys in the first line."""
+    """Return rows with the same keys as CSV text with a header."""
     import csv
     import io
 
@@ -87,7 +84,7 @@ def as_text(
 ) -> str:
     """Return a result as text.
 
-    ``utility`` and ``others``, the values of other bounds by label, are printed if they are given.
+    ``utility`` and ``others``, the values of other bounds by label, are included if given.
     """
     parts = {
         "other bounds": other_bounds_text(result, others or {}),
@@ -111,8 +108,8 @@ def answer_text(
         result: The result.
         parts: Further lines by their labels.
         first: The first lines; by default the value with the bound, the run and the neighboring relation.
-        verbose: Whether lower bound, numerics, source and the full text of every requirement are printed; None for a
-            command without the option ``--verbose``.
+        verbose: True to add lower bound, numerics, source and the full text of every requirement; None for a command
+            without the option ``--verbose``.
     """
     details: dict[str, Any] = {}
     if verbose:
@@ -130,8 +127,8 @@ def answer_text(
 def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
     """Return the short names of requirements in one line.
 
-    If ``verbose``, there is one line for each requirement, with its short name and its full text. ``verbose`` is None
-    for a command without the option ``--verbose``.
+    If ``verbose``, there is one line with the full text for each requirement. ``verbose`` is None for a command without
+    the option ``--verbose``.
     """
     return requirements_of({"": texts}, verbose)
 
@@ -140,7 +137,8 @@ def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None)
     """Return the requirements of several results as lines, each requirement once.
 
     ``texts_of`` maps the name of each result to its requirements. If only some results have a requirement, the line
-    states the names of these results. ``verbose`` has the same meaning as in :func:`requirement_lines`.
+    states their names. If ``verbose``, requirements have their full texts; it is None for a command without
+    ``--verbose``.
     """
     owners: dict[str, list[str]] = {}
     for name, texts in texts_of.items():
@@ -160,7 +158,7 @@ def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None)
 
 
 def not_used_text(result: Result) -> str:
-    """Return the given options that do not influence the result, each with the reason."""
+    """Return the options that have no influence on a result, each with the reason."""
     from privproj.mechanisms.registry import mechanism_named
 
     parameters, groups = result.mechanism, dict[tuple[str, ...], list[str]]()
@@ -174,7 +172,7 @@ def not_used_text(result: Result) -> str:
 
 
 def noise_text(result: Result) -> str:
-    """Return the noise standard deviation as text; empty without a clipping norm."""
+    """Return the standard deviation of the noise as text; empty without ``--clip``."""
     if result.noise_std is None:
         return ""
     formula = "2 z C" if result.run["relation"] == "replace" else "z C"
@@ -184,20 +182,20 @@ def noise_text(result: Result) -> str:
 
 
 def result_lines(result: Result) -> list[str]:
-    """Return the first lines of a result: value, assumptions, bound, run, neighbors."""
+    """Return the lines of a result: value, assumptions, bound, run and neighbors."""
     parts = {"assumes": result.data_assumptions, "bound": bound_text(result), "run": run_line(result)}
     return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result)})]
 
 
 def bound_text(result: Result) -> str:
-    """Return the name of the bound with its status."""
+    """Return the name of the bound of a result, with its status."""
     is_conditional = result.data_assumptions and result.status is Status.CONDITIONAL
     assumed = "this assumption" if len(result.data_assumptions) == 1 else "these assumptions"
     return f"{result.bound} ({f'proved under {assumed}' if is_conditional else result.status})"
 
 
 def run_line(result: Result) -> str:
-    """Return the number of steps and the sampling of the run of a result."""
+    """Return the number of steps and the sampling of a result as text."""
     run = result.run
     if result.quantity == "rate":  # rounded as in the first line; None if no rate fits
         run = {**run, "sampling_rate": result.value and float(round_outward(result.value, up=False))}
@@ -205,9 +203,9 @@ def run_line(result: Result) -> str:
 
 
 def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
-    """Return the number of steps and the sampling of a run.
+    """Return the number of steps and the sampling of a run as text.
 
-    ``warnings`` are the warnings of the result. One of them may state that Poisson sampling was assumed.
+    ``warnings`` are those of the result; one of them may state that Poisson sampling was assumed.
     """
     run = {**Run().parameters(), **run}
     rate, sampling = run["sampling_rate"], run["sampling"]
@@ -226,7 +224,7 @@ def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
 def neighbors_text(result: Result) -> str:
     """Return how neighboring datasets differ, such as "add or remove one record".
 
-    Under replace, the text also states that the noise multiplier is the noise over twice the clipping norm.
+    Under replace, the text may also define the noise multiplier as the noise over twice the clipping norm.
     """
     run: Any = result.run
     verb = {"add-remove": "add or remove", "replace": "replace", "zero-out": "zero out"}[str(run["relation"])]
@@ -238,9 +236,9 @@ def neighbors_text(result: Result) -> str:
 
 
 def lower_bound_text(result: Result) -> str:
-    """Return the lower bound of the true value, with an upper bound of the gap.
+    """Return a lower bound of the true epsilon, delta or advantage, as text.
 
-    The gap is the ratio of the result to the lower bound. The text is empty without a lower bound.
+    The text is empty without a lower bound.
     """
     below, is_delta = result.lower_bound, result.quantity == "delta"
     if below is None:
@@ -261,21 +259,17 @@ def lower_bound_text(result: Result) -> str:
 
 
 def power_of_ten(log10_value: float) -> str:
-    """Return a probability as text, rounded down, from its decimal logarithm."""
+    """Return a probability as text, rounded down, from its logarithm to base 10."""
     return round_outward(10.0**log10_value, up=False) if log10_value > -300.0 else f"10^{math.floor(log10_value)}"
 
 
 def two_digits(value: float) -> str:
-    """Return a number with two digits; from 100 on, rounded to a whole number."""
+    """Return a number as text with two significant digits; a whole number from 100 on."""
     return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 
 
 def gap_text(ratio: float) -> str:
-    """Return a ratio as text: as a factor if it is at least 2, else as a percentage.
-
-    The factor has one decimal place. The percentage is the excess of the ratio over 1, with two digits. Both numbers
-    are rounded up.
-    """
+    """Return a ratio as text, rounded up: "a factor of 2.1", or "5.3 %" for 1.053."""
     if ratio >= 2.0:
         return f"a factor of {math.ceil(10.0 * ratio) / 10.0:g}"
     percent = max(100.0 * (ratio - 1.0), 0.01)
@@ -284,7 +278,7 @@ def gap_text(ratio: float) -> str:
 
 
 def numerics_text(result: Result) -> str:
-    """Return the grid of a composition and how its numerical errors are bounded.
+    """Return a text on the grid of a composition and on its numerical errors.
 
     The text is empty for a certified run and for a result without such details.
     """
@@ -315,10 +309,7 @@ def digits_text(result: Result) -> str:
 
 
 def certified_text(result: Result) -> str:
-    """Return the proved enclosure of delta as text; empty if there is none.
-
-    The enclosure was proved in ball arithmetic. Its ends are rounded outward to twelve digits.
-    """
+    """Return the enclosure of delta that ball arithmetic proved, if any, as text."""
     proof: Any = result.numerics.get("certified")
     if proof is None:
         return ""
@@ -344,17 +335,18 @@ def terminal_width() -> int | None:
 
 
 def fit_line(label: str, text: str) -> list[str]:
-    """Return a line, wrapped only if the output is a narrow terminal."""
+    """Return a labeled text as one line, wrapped only in a narrow terminal."""
     width = terminal_width()
     return [label + text] if width is None or len(label + text) < min(width, WIDEST) else wrap_line(label, text)
 
 
 # labels of lists of sentences: each of several sentences begins with a dash
-LISTS = ("assumes", "requires", "other bounds", "utility", "comparison", "meaning", "no value", "failed", "passed", "differs", "unproved")
+LISTS = ("assumes", "requires", "other bounds", "utility", "comparison", "meaning", "no value", "failed", "passed")
+LISTS += ("differs", "unproved")
 
 
 def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
-    """Return each text after its label, wrapped; empty texts are omitted."""
+    """Return labeled texts as wrapped lines; empty texts are omitted."""
     lines = []
     for label, texts in parts.items():
         first, *rest = [texts] if isinstance(texts, str) else [*texts] or [""]
@@ -368,10 +360,10 @@ def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
 
 
 def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
-    """Return the lines of all texts, wrapped to ``width``; empty texts are omitted.
+    """Return texts as wrapped lines that each begin with the label.
 
-    The first line of each text begins with the label; the others are indented as far. The default width is
-    :data:`WIDEST`, or the width of a narrower terminal.
+    Further lines of a text are indented by the width of the label. The default ``width`` is :data:`WIDEST`, or the
+    width of a narrower terminal. Empty texts are omitted.
     """
     from textwrap import wrap
 
@@ -385,15 +377,12 @@ def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:
-    """Return each warning as wrapped lines that begin with "warning:".
-
-    Parameters in the text are written as options of the command.
-    """
+    """Return each warning as wrapped lines that begin with "warning:"."""
     return wrap_line("warning: ", *map(in_command, warnings))
 
 
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows in aligned columns.
+    """Return table rows as text lines with aligned columns.
 
     ``sides`` has one character for each column: ``<`` aligns to the left (text), ``>`` to the right (numbers). If a row
     has more columns, ``sides`` is repeated.
@@ -406,7 +395,7 @@ def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def headline(result: Result) -> str:
-    """Return the first line of a result: name, value, kind and target."""
+    """Return the first line of a result, such as "epsilon = 1.2  (upper bound, ...)"."""
     quantity, value, target = result.quantity, result.value, result.target_text
     name, at = SYMBOLS.get(quantity, quantity), f"at {target}"
     if value is None:
@@ -431,14 +420,14 @@ def headline(result: Result) -> str:
 
 
 def other_bounds_text(result: Result, others: Mapping[str, float]) -> list[str]:
-    """Return the values of other bounds for the same query."""
+    """Return the values of the same query by other bounds as text."""
     name = SYMBOLS.get(result.quantity, result.quantity)
     number = delta_shown if result.quantity == "delta" else round_outward
     return [f"{name} {number(value)} by {label}" for label, value in others.items()]
 
 
 def utility_text(utility: "Utility") -> list[str]:
-    """Return the noise and the projection error of an update.
+    """Return texts about the noise and the projection error of an update.
 
     The noise is compared with DP-SGD at the same privacy.
     """
@@ -460,7 +449,7 @@ def run_text(
 ) -> str:
     """Return the result of a run file as text, with a line for every phase.
 
-    If ``calibrated``, each line states the noise multiplier, rounded up. ``notes`` are further lines by label.
+    If ``calibrated``, each line states the noise multiplier. ``notes`` are further lines by label.
     """
     from privproj.io.run_file import listed, phase_kind, releases_text
 
@@ -497,7 +486,7 @@ GDP_NOTES = (
 
 
 def several_results(results: Mapping[str, Result], verbose: bool | None = None) -> dict[str, Any]:
-    """Return lines by label for the results of one query by several bounds.
+    """Return lines by label that summarize the results of one query by several bounds.
 
     ``results`` maps the name of each bound to its result.
     """
@@ -511,7 +500,7 @@ def several_results(results: Mapping[str, Result], verbose: bool | None = None) 
 
 
 def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
-    """Return a comparison of bounds as text.
+    """Return the output of ``privproj compare`` as text.
 
     The text has the smallest value, a table of all values, the requirements, and the reasons why some bounds have no
     value.
@@ -549,8 +538,8 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
 def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
     """Return the texts of several results, each text once.
 
-    ``sentences_of`` maps the name of each result to its texts. If only some results have a text, the names of these
-    results precede the text.
+    ``sentences_of`` maps the name of each result to its texts. A text that only some results have begins with their
+    names.
     """
     owners: dict[str, list[str]] = {}
     for name, sentences in sentences_of.items():
@@ -574,13 +563,13 @@ def as_sentence(text: str) -> str:
 
 
 def bound_record(bound: "Bound") -> dict[str, Any]:
-    """Return the record of a bound as plain values."""
+    """Return the description of a bound as data for JSON."""
     names = ("name", "summary", "formula", "source", "proof", "example", "status", "relations", "version")
     return {"mechanism": bound.mechanism.name, **{name: as_plain_value(getattr(bound, name)) for name in names}}
 
 
 def bound_page(bound: "Bound") -> list[str]:
-    """Return the description of one bound, in lines."""
+    """Return the description of a bound as lines of text."""
     first = f"{bound.mechanism.name}.{bound.name}  (version {bound.version})"
     conditional = "; conditional if the result has a line 'assumes'" * (bound.status is Status.PROVED)
     rows = {

@@ -89,10 +89,10 @@ def show_run(
     result: Result, schedule: Composition, output: str | None, json: bool, verbose: bool, calibrated: bool = False,
     notes: dict[str, str] | None = None,
 ) -> int:  # fmt: skip
-    """Print the result of a run and return the exit code.
+    """Print the result of a run file, and return the exit code.
 
-    If ``output`` is given, the phases are written to this run file. If the noise multipliers are ``calibrated``, they
-    are printed. ``notes`` are further lines by label.
+    The phases are written to the run file ``output``, unless it is None. If ``calibrated``, noise multipliers are
+    printed. ``notes`` are further lines by label.
     """
     if output is not None:
         write_data(output, schedule.as_dict())
@@ -105,9 +105,9 @@ def show_run(
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
-    """Raise :class:`InvalidParameterError` unless the target fits the query.
+    """Raise :class:`InvalidParameterError` unless the options state one valid target.
 
-    A query needs either epsilon or delta. With ``--calibrate`` it needs both, or an attack risk.
+    The target is epsilon or delta. With ``--calibrate`` it is both, or an attack risk.
     """
     if calibrate:
         if not of_risk and (epsilon is None or delta is None):

@@ -81,10 +81,10 @@ def free_folder() -> Path:
 
 
 def print_report(outcome: dict[str, Any], json: bool) -> int:
-    """Write and print the report of a run, and return the exit code.
+    """Write and print the report of a training run, and return the exit code.
 
-    The documents of optional features are written too. ``outcome`` is the report of
-    :meth:`privproj.training.classifier.ClassifierTraining.train`.
+    ``outcome`` is the report of :meth:`privproj.training.classifier.ClassifierTraining.train`. Documents of optional
+    features, such as a privacy statement, are written too.
     """
     result, account, paths = outcome["result"], outcome.pop("account"), outcome["paths"]
     record = {
@@ -106,7 +106,7 @@ def print_report(outcome: dict[str, Any], json: bool) -> int:
 
 
 def text(record: dict[str, Any]) -> str:
-    """Return the report as text: accuracy, epsilon, bound, noise and written files."""
+    """Return the report of a training run as text."""
     result, clips = record["result"], record.get("adaptive_clipping")
     first = f"test accuracy = {100.0 * record['test_accuracy']:.1f} %  (on held-out records, which are not protected)"
     multiplier, deviation = (round_outward(record[name]) for name in ("noise_multiplier", "noise_std"))

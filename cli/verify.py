@@ -1,7 +1,4 @@
-"""Implement ``privproj verify``, which checks documents of privproj.
-
-A document is checked by its contents, and by other files that the command gets.
-"""
+"""Implement ``privproj verify``, which checks ledgers and other documents."""
 
 import json as json_decoder
 from collections.abc import Callable, Iterable
@@ -37,16 +34,16 @@ File = tuple[bytes, str]  # bytes of a file, and its name for messages
 
 @dataclass(frozen=True)
 class DocumentKind:
-    """A kind of document other than a ledger that ``privproj verify`` checks.
+    """A kind of document, other than a ledger, that ``privproj verify`` checks.
 
     An optional feature lists its kinds in the table ``DOCUMENTS``.
 
     Attributes:
         noun: The kind in messages, such as "a certificate".
-        recognizes: Called with the bytes of a file; returns whether it is meant to be such a document.
-        verify: Called with a document; returns the verdict.
-        verify_with_ledger: Called with a document, the ledger of its run and the names of further files; returns the
-            verdict. None if such documents are not about ledgers.
+        recognizes: A function from the bytes of a file that returns True for a document of this kind.
+        verify: A function from a document to the verdict.
+        verify_with_ledger: A function from a document, the ledger of its run and the names of further files to the
+            verdict; None if such documents are not about ledgers.
     """
 
     noun: str
@@ -89,7 +86,7 @@ def command(file: tuple[str, ...], delta: float | None, json: bool, verbose: boo
 
 
 def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
-    """Return the verdict on one document, or on a document with the ledger of its run.
+    """Check one document, or a document and the ledger of its run; return the verdict.
 
     The document and the ledger may be in either order. A third file is a checkpoint.
     """
@@ -118,7 +115,7 @@ def _kind_named(name: str) -> DocumentKind:
 
 
 def read_document(file: str) -> tuple[str, bytes, str]:
-    """Return the kind of a document, its bytes and its name.
+    """Return the kind, the bytes and the name of a document such as a ledger.
 
     The name ``-`` means standard input. Raises :class:`InvalidParameterError` for an unknown kind and for a file that
     is too large; only a ledger may be long.
@@ -138,11 +135,7 @@ def read_document(file: str) -> tuple[str, bytes, str]:
 
 
 def _why_unknown(content: bytes) -> str:
-    """Return a remedy for a file that is not a known document.
-
-    For malformed JSON, the remedy is the error of the parser. For any other file, it names the documents of a training
-    run.
-    """
+    """Return the remedy in the error for a file that is not a known document, as text."""
     remedy = "for a training run, verify its ledger.jsonl or statement.md"
     if content.lstrip()[:1] not in (b"{", b"["):
         return remedy
@@ -165,16 +158,15 @@ def render_verdict(
     details: dict[str, Any] | None = None,
     more: Iterable[str] = (),
 ) -> Rendered:
-    """Return a verdict as plain values, and a function that returns its text.
+    """Return a verdict as data for JSON, and a function that returns its text.
 
     Args:
         verdict: The verdict.
-        kind: The kind of the document, in the plain values.
-        what: The document in the headline of the text.
-        record: Further plain values.
-        parts: Lines of the text by label. If a line is None, it is the entry of ``record`` with the same name.
-        details: Further lines by label, for ``--verbose``. With ``--verbose`` the text also has the passed checks, and
-            the requirements in full.
+        kind: The kind of the document, for JSON.
+        what: The document in the first line of the text.
+        record: Further data for JSON.
+        parts: Lines of the text by label. A line that is None is the entry of ``record`` with the same name.
+        details: Further lines by label, for ``--verbose``.
         more: Lines after the failed checks.
     """
     failed = [sentence for sentence, holds in verdict.claims.items() if not holds]
@@ -195,12 +187,12 @@ def render_verdict(
 
 
 def missing_lines(verdict: Verdict, planned: int) -> list[str]:
-    """Return the note on missing releases, if there are any."""
+    """Return a sentence about planned releases that a ledger lacks, if there are any."""
     return [MISSING.format(missing=verdict.missing, planned=planned)] if verdict.missing else []
 
 
 def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
-    """Return the verdict on a ledger, in the form of :func:`render_verdict`."""
+    """Return the verdict on a ledger, as data for JSON and as a function for text."""
     account = verdict.account.renumbered
     summary, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
     gap = missing_lines(verdict, account.planned.spent)
@@ -224,9 +216,9 @@ def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
 
 
 def ledger_claim(summary: dict[str, Any], missing: int) -> str:
-    """Return the claim of a ledger: epsilon of the plan, delta, bound and neighbors.
+    """Return the claim of a ledger (epsilon, delta, bound, neighbors) as text.
 
-    If planned releases are missing, the epsilon of the releases in the ledger is added.
+    Epsilon is that of the plan. If planned releases are missing, the epsilon of the releases in the ledger is added.
     """
     planned, steps = summary["planned"], summary["steps"]
     extent = f"after {steps} releases"
@@ -238,7 +230,7 @@ def ledger_claim(summary: dict[str, Any], missing: int) -> str:
 
 
 def unit_text(result: Result, more: str = "") -> str:
-    """Return the neighboring relation, and how neighboring datasets differ.
+    """Return a neighboring relation, and how neighboring datasets differ, as text.
 
     ``more`` is appended to the difference.
     """

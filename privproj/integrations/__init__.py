@@ -1,4 +1,4 @@
 """Connect privproj to dp-accounting, Opacus, PEFT and transformers.
 
-There is one module for each of these packages. No core module imports this package.
+There is one module for each of these packages.
 """

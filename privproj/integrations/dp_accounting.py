@@ -81,7 +81,7 @@ class ReleaseDpEvent(dp_event.DpEvent):
 
 @attrs.frozen
 class BallsInBinsDpEvent(dp_event.DpEvent):
-    """One epoch of balls-in-bins: each record is in random batches, all released.
+    """One epoch of balls-in-bins: each record is in ``batches_per_record`` random batches.
 
     :class:`ProjectionPLDAccountant` supports this event if the inner event is a :class:`ReleaseDpEvent`. All other
     accountants reject this event.
@@ -105,7 +105,7 @@ class BallsInBinsDpEvent(dp_event.DpEvent):
 
     @property
     def options(self) -> RunOptions:
-        """The options of a run that describe the epoch."""
+        """The epoch as keyword arguments for a run (:class:`privproj.run.RunOptions`)."""
         return {"sampling": "balls-in-bins", "batches": self.batches, "batches_per_record": self.batches_per_record}
 
 
@@ -115,10 +115,7 @@ def parts_of(event: Any) -> list[dp_event.DpEvent]:
 
 
 def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent:
-    """Return the event with ``change`` applied to its noise multipliers.
-
-    Noise multipliers of inner events are changed too.
-    """
+    """Return the event with ``change`` applied to each noise multiplier inside it."""
     changed: dict[str, Any] = {}
     if hasattr(event, "noise_multiplier"):
         changed["noise_multiplier"] = change(event.noise_multiplier)
@@ -140,7 +137,7 @@ def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
 
 
 def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
-    """Yield the scale of each noise multiplier in an event: "sensitivity" or "clip".
+    """Yield "sensitivity" or "clip" for each noise multiplier in an event.
 
     The noise multiplier is the standard deviation of the noise over this scale.
     """
@@ -154,10 +151,10 @@ def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
 
 
 def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem | None:
-    """Return a problem if the noise multipliers of events have different scales.
+    """Return a problem if noise multipliers have different scales, else None.
 
-    A noise multiplier is relative to the clipping norm or to the sensitivity, which differ under replace. The events
-    are ``event`` and the events that the accountant has composed. The result is None if there is no problem.
+    The scales are the clipping norm and the sensitivity, which differ under replace. The noise multipliers are those of
+    ``event`` and of the events that the accountant has composed.
     """
     under_replace = accountant.neighboring_relation is Relation.REPLACE_ONE
     if not under_replace or len({*_scales_of(event), *_scales_of(accountant.ledger)}) < 2:
@@ -170,10 +167,10 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
 
 
 def distributions_of(shapes: list[CoarseDescription], step: float) -> list[Part]:
-    """Return distributions that dominate these releases, on a grid with this ``step``.
+    """Return dominating privacy loss distributions of releases, with repetitions.
 
-    ``shapes`` are the releases, each with its run (:class:`CoarseDescription`). The distributions dominate in both the
-    add and remove directions (C18: pairs on a grid). ``step`` is in nats.
+    ``shapes`` are the releases, each with its run. All distributions are on a grid with this ``step`` in nats, and
+    dominate in both the add and remove directions (C18: pairs on a grid).
 
     Raises:
         PrecisionError: A grid is too large.
@@ -215,9 +212,9 @@ def check_cell_count(cells: float, step: float) -> None:
 
 
 def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, RunOptions]:
-    """Return the inner release of a sampled event, and the sampling.
+    """Return the release inside a sampled event, and the sampling as run options.
 
-    An event without sampling is itself the release. The release is None if it is an event of dp-accounting.
+    An event without sampling is itself the release. The release is None for dp-accounting's own events.
     """
     sampling: RunOptions = {}
     if isinstance(event, BallsInBinsDpEvent):
@@ -230,7 +227,9 @@ def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, R
 def _phase_of_event(
     event: ReleaseDpEvent, sampling: RunOptions, relation: Relation, bound: str | None, count: int = 1
 ) -> Phase:
-    """Return the phase of ``count`` events with this sampling and ``bound``.
+    """Return a phase of privproj with ``count`` repetitions of a sampled release.
+
+    ``bound`` is used if the event names no bound.
 
     Raises:
         InvalidParameterError: The event states another relation than ``relation``.
@@ -403,7 +402,7 @@ def event_of(
 
 
 def _group_event(phase: Phase) -> dp_event.DpEvent:
-    """Return one Poisson step of Gaussian noise for a group of records.
+    """Return a Poisson-sampled Gaussian step, for a group of records, as an event.
 
     The event is a mixture over the number of these records in the batch (C37: users with several records).
     """
@@ -418,10 +417,10 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
 
 
 def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
-    """Return one step of a phase as an event.
+    """Return the dp-accounting event of one step of a phase.
 
-    The event is a release, a Poisson-sampled release, or an epoch of balls-in-bins. A phase of a group of records or of
-    another accountant has its own event. ``plain`` is that of :func:`event_of`.
+    It is a release, a Poisson-sampled release, an epoch of balls-in-bins, a mixture for a group of records, or an event
+    of another accountant. If ``plain``, releases are dp-accounting's own events where possible.
 
     Raises :class:`UnsupportedError` if no event describes the step.
     """
@@ -455,7 +454,7 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
 def _plain_event(mechanism: Gaussian | Laplace, run: Run, place: str) -> dp_event.DpEvent:
     """Return a Gaussian or Laplace release as dp-accounting's own event.
 
-    The noise multiplier of the event is relative to the clipping norm.
+    The noise multiplier of the event is relative to the clipping norm. ``place`` names the phase in messages.
 
     Raises:
         UnsupportedError: The release is Laplace noise under replace, or an epoch.

@@ -252,9 +252,9 @@ def _variables_of_make_private() -> dict[str, Any] | None:
 
 
 def _check_optimizer(optimizer: Any) -> None:
-    """Raise :class:`UnsupportedError` for some optimizers of Opacus.
+    """Raise :class:`UnsupportedError` for some optimizers of Opacus, by class name.
 
-    The steps of these optimizers are not the subsampled Gaussian mechanism.
+    Their steps are not the subsampled Gaussian mechanism.
     """
     for kind in type(optimizer).__mro__:
         for word, why in UNACCOUNTED.items():
@@ -296,7 +296,7 @@ def loader_rate(loader: Any) -> float:
 
 
 def _phase_of(i: int, mechanism: Mechanism | float, rate: float, steps: int) -> Phase:
-    """Return an entry of the history as a phase, named by its number."""
+    """Return an entry of the accountant's history as the phase number ``i + 1``."""
     if not isinstance(mechanism, Mechanism):
         mechanism, rate = Gaussian(noise_multiplier=mechanism), _sampler_rate(rate)
     return phase_of(mechanism, f"phase {i + 1}", steps=steps, sampling_rate=rate)
@@ -314,7 +314,7 @@ def _sampler_rate(rate: float) -> float:
 
 
 def _check_plan(plan: Plan, rate: float) -> None:
-    """Raise an error if this accountant does not support an optimizer of privproj.
+    """Raise an error unless this accountant supports the plan of a privproj optimizer.
 
     Raises :class:`UnsupportedError` unless the plan has Poisson sampling of single records and a fixed clipping norm,
     and :class:`InvalidParameterError` if ``rate`` is below the rate of the plan.
@@ -344,7 +344,7 @@ def get_noise_multiplier(
 ) -> float:
     """Return the smallest noise multiplier of DP-SGD that meets a target.
 
-    The arguments are those of the function of this name in Opacus.
+    The arguments are those of ``opacus.accountants.utils.get_noise_multiplier``.
 
     Args:
         target_epsilon: The target epsilon, above 0 and at most 1e9.

@@ -84,9 +84,9 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
 
 
 def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]]) -> list[tuple[int, int]]:
-    """Return ``(inputs, rank)`` of every layer, from the shapes of adapter tensors.
+    """Return ``(inputs, rank)`` of every LoRA layer, from the shapes of its tensors.
 
-    The rank is at most the number of inputs, even if the adapter has a larger rank.
+    A rank is at most the number of inputs, even if the adapter has a larger one.
 
     Raises:
         InvalidParameterError: A tensor is not a factor of a linear layer, factors do not match, or a rank differs from

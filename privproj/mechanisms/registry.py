@@ -17,7 +17,8 @@ from privproj.plugins import load, plugin_table
 Key = tuple[str, str]  # the names of a mechanism and of a bound
 
 
-OF_RANK = "the published bound (neighboring sums differ by a matrix of rank <= {k})"  # label of the published bounds of M2
+# label of the published bounds of M2
+OF_RANK = "the published bound (neighboring sums differ by a matrix of rank <= {k})"
 
 
 class Baseline(NamedTuple):

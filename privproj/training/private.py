@@ -111,7 +111,7 @@ def make_private(
             accounted too.
         batches: How batches are drawn: "poisson", "fixed" or "balls-in-bins", with the batch size of ``data_loader``;
             or :class:`PoissonBatches`, :class:`FixedBatches` or :class:`BallsInBins`.
-        relation: The neighboring relation: "add-remove", "zero-out" or "replace". None: "replace" for batches of a fixed
+        relation: The neighboring relation: "add-remove", "zero-out" or "replace". None: "replace" for batches of fixed
             size at a rate below 1, else "zero-out", because training uses the number of records of your loader.
         group_size: The largest number of records of one user, from 1 to 1e6; epsilon is then about a user.
         ledger: Path of a file that records every release before the release is used. The run can be resumed from this

@@ -1,4 +1,4 @@
-"""Use events of dp-accounting as phases, composed with phases of privproj."""
+"""Use events of dp-accounting as phases of a training run."""
 
 from privproj.lazy import lazy_names
 

@@ -1,8 +1,7 @@
 """Parse events of dp-accounting, and compose them with phases of privproj.
 
-As data, an event is a table. The key ``type`` is the name of the class of the event, and the other keys are parameters.
-An inner event is such a table too. This module checks all numbers, because dp-accounting misinterprets some numbers
-instead of rejecting them.
+In a run file, an event is a table with its class name as ``type`` and its parameters. This module checks all numbers,
+because dp-accounting misinterprets some numbers instead of rejecting them.
 
 dp-accounting has two accountants, one for privacy loss distributions (PLD) and one for Renyi divergences. Each supports
 some events under some neighboring relations. The theorems behind the accountants are published. The rounding errors of
@@ -78,7 +77,7 @@ ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, Ass
 
 
 def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]:
-    """Return a check that accepts a list of values that each pass ``check``."""
+    """Return a validator for lists whose items each pass the validator ``check``."""
 
     def checked(name: str, value: object) -> list[Any]:
         if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_EVENTS:
@@ -121,9 +120,9 @@ FIELDS = {
 
 
 def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.DpEvent:
-    """Return the event that plain data describe, with all keys and values checked.
+    """Return the dp-accounting event that plain data describe, after validation.
 
-    ``where`` names the event in messages, and ``depth`` is the number of events around it.
+    ``where`` names the event in messages, and ``depth`` is the number of enclosing events.
 
     Raises:
         InvalidParameterError: A type or key is unknown or missing, or a value is out of range. The message names the
@@ -154,7 +153,7 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
 
 
 def _value_of(value: object, name: str, where: str, depth: int) -> Any:
-    """Return the value of a parameter of an event after checking it."""
+    """Return the validated value of one parameter of an event."""
     if name == "event":
         return event_from(value, f"{where}: event", depth + 1)
     with within(where):
@@ -200,7 +199,7 @@ def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a parameter of an event as plain data."""
+    """Return a parameter of an event as data for JSON."""
     if isinstance(value, dp_event.DpEvent):
         return data_of(value)
     if isinstance(value, str | numbers.Integral):
@@ -216,9 +215,9 @@ Leaf = tuple[dp_event.DpEvent, int]  # an event that is not a composition, and t
 
 
 def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
-    """Yield the inner events of a composition, each with its repetitions.
+    """Yield the events that a composition consists of, each with its repetitions.
 
-    An event without privacy loss yields nothing.
+    ``NoOpDpEvent`` is skipped.
 
     Raises:
         InvalidParameterError: An event is repeated more than :data:`MOST_COMPOSED` times.
@@ -244,20 +243,19 @@ def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
 
 
 def is_private(leaf: dp_event.DpEvent) -> bool:
-    """Return False if the event or an inner event releases data without noise."""
+    """Return whether an event contains no ``NonPrivateDpEvent``."""
     return not isinstance(leaf, dp_event.NonPrivateDpEvent) and all(map(is_private, parts_of(leaf)))
 
 
 def _relation_of(phases: Sequence[Phase]) -> Relation:
-    """Return the neighboring relation of these phases as dp-accounting defines it."""
+    """Return the neighboring relation of phases as dp-accounting's enum member."""
     return next(relation for relation, ours in RELATIONS.items() if ours == str(phases[0].run.relation))
 
 
 def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
-    """Return whether an event has a privacy loss distribution under the relation.
+    """Return whether dp-accounting's PLD accountant supports an event.
 
-    Tree aggregation has one under zero-out only. All other events have one if the PLD accountant of dp-accounting
-    supports them.
+    Tree aggregation counts as supported under zero-out only.
     """
     if isinstance(leaf, dp_event.SingleEpochTreeAggregationDpEvent):
         return relation is Relation.REPLACE_SPECIAL
@@ -265,18 +263,12 @@ def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
 
 
 def has_renyi_curve(leaf: dp_event.DpEvent, relation: Relation) -> bool:
-    """Return whether dp-accounting has Renyi divergences of an event.
-
-    Support depends on the neighboring relation.
-    """
+    """Return whether dp-accounting's Renyi accountant supports an event."""
     return RdpAccountant(neighboring_relation=relation).supports(leaf)
 
 
 def why_unsupported(leaf: dp_event.DpEvent, relation: Relation) -> str:
-    """Return the reason why dp-accounting does not support an event, as text.
-
-    The caller knows that neither accountant supports the event under this relation.
-    """
+    """Return why neither accountant of dp-accounting supports an event, as text."""
     name = type(leaf).__name__
     relations = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
     if relations:
@@ -286,9 +278,9 @@ def why_unsupported(leaf: dp_event.DpEvent, relation: Relation) -> str:
 
 
 def _loss_reach(leaf: dp_event.DpEvent) -> float:
-    """Return the approximate largest privacy loss of one event, in nats.
+    """Return about the largest loss, in nats, that dp-accounting keeps for an event.
 
-    Larger losses are truncated on the grid of dp-accounting.
+    dp-accounting truncates larger losses.
     """
     if isinstance(leaf, dp_event.PoissonSampledDpEvent):
         return _loss_reach(leaf.event)
@@ -308,24 +300,21 @@ def _loss_reach(leaf: dp_event.DpEvent) -> float:
 
 
 def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
-    """Return the smallest allowed and the preferred grid step of an event, in nats.
-
-    The preferred step is proportional to the largest loss of one event. For many repetitions it is larger, because the
-    window of dp-accounting is then wide (:func:`privproj.contrib.events.pld_curve.default_grid_step`).
-    """
+    """Return the smallest allowed and the preferred grid step for an event, in nats."""
     reach, cells = _loss_reach(leaf), MOST_DEFAULT_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
         # Fewer cells, because dp-accounting solves an equation for each cell of a mixture of Gaussians.
         cells = 2.0**14 / max(1.0, len(leaf.sensitivities) / 16.0)
+    # The grid of dp-accounting is wide for many repetitions (pld_curve.default_grid_step).
     window = min(count, 24.0 * math.sqrt(count) + 0.5 * count) / MOST_DEFAULT_CELLS
     return 2.0 * reach / cells, reach * max(1.0 / GRID_POINTS_PER_DEVIATION, window)
 
 
 def _alone(leaf: Leaf) -> Leaf:
-    """Return one Gaussian release that is equivalent to repeated Gaussian releases.
+    """Replace a repeated Gaussian event by one equivalent Gaussian event.
 
     The noise multiplier is divided by the square root of the number of repetitions. Tree aggregation counts as repeated
-    Gaussian releases. Other events are returned unchanged, with their repetitions.
+    Gaussian events. Other events are returned unchanged.
     """
     one_event, count = leaf
     if isinstance(one_event, dp_event.SingleEpochTreeAggregationDpEvent):
@@ -338,14 +327,13 @@ def _alone(leaf: Leaf) -> Leaf:
 def compose_losses(
     phases: Sequence[tuple[PrivacyProfile, Run]], leaves: Sequence[Leaf], relation: Relation, step: float | None
 ) -> pld_curve.PldCurve:
-    """Return the privacy curve of phases and events on one grid of losses.
+    """Return the privacy curve of phases and events, composed by dp-accounting.
 
-    dp-accounting composes the distributions. The curve is an upper bound, except for rounding. The proof relies on the
-    dominating pairs of the phases (C2: domination composes, C18: pairs on a grid), and on dp-accounting's distributions
-    of the events.
+    The curve is an upper bound, except for rounding. The proof relies on dominating pairs of the phases on one grid of
+    losses (C2: domination composes, C18: pairs on a grid), and on dp-accounting's distributions of the events.
 
     Args:
-        phases: The releases of the phases, with their runs.
+        phases: The privacy profile of one release of each phase, with the run of the phase.
         leaves: The events, with their repetitions.
         relation: The neighboring relation.
         step: Grid step in nats; None for dp-accounting's default, or a larger one if losses are large.
@@ -370,9 +358,9 @@ def compose_losses(
 
 @lru_cache(maxsize=32)
 def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossDistribution:
-    """Return the privacy loss distribution of one event, with dense mass functions.
+    """Return the privacy loss distribution of one event, given as JSON.
 
-    ``text`` is the event as JSON.
+    The probability mass functions are dense arrays.
     """
     event = event_from(json.loads(text))
     if isinstance(event, dp_event.DiscreteLaplaceDpEvent):
@@ -425,10 +413,9 @@ def add_divergences(
 
 @lru_cache(maxsize=64)
 def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) -> tuple[tuple[float, ...], float]:
-    """Return the Renyi divergences of one event at the given orders.
+    """Return the Renyi divergences at some orders of one event, given as JSON.
 
-    ``text`` is the event as JSON. The second result is how many times the rounding error :data:`RENYI_NOISE` must be
-    added for one event.
+    The second result is how many times the rounding error :data:`RENYI_NOISE` must be added for one event.
     """
     event = event_from(json.loads(text))
     parts = 1.0
@@ -471,10 +458,10 @@ def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
 
 
 def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
-    """Return the phases with bounds that one accountant of dp-accounting supports.
+    """Return phases with bounds that one accountant of dp-accounting supports.
 
-    If all phases have a privacy loss distribution, the phases are unchanged. Otherwise the bound of every phase that is
-    not an event is replaced by a Renyi bound.
+    If all phases have a privacy loss distribution, the phases are unchanged. Otherwise every phase that is not an event
+    gets a Renyi bound.
 
     Raises:
         UnsupportedError: No accountant supports these events and phases together under their relation.
@@ -492,7 +479,7 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
 
 
 def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
-    """Return the joint privacy curve of phases that include events.
+    """Return the privacy curve of a run with phases that are events of dp-accounting.
 
     ``step`` is the grid step in nats; None for the default.
 
@@ -520,9 +507,9 @@ def event_of(phase: Phase) -> dp_event.DpEvent:
 
 
 def _leaves_of(phase: Phase) -> list[Leaf]:
-    """Return the events of a phase with their repetitions.
+    """Return the events of dp-accounting that a phase consists of, with repetitions.
 
-    The list is empty for a phase that is not an event.
+    The list is empty for a phase of privproj.
     """
     data = vars(phase.mechanism).get("text")
     return [] if data is None else list(leaves_of(event_from(json.loads(data)), phase.run.steps))
@@ -543,10 +530,9 @@ def _check_scales(phases: Sequence[Phase]) -> None:
 
 
 def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
-    """Return the names of two parts of a phase that an accountant does not support.
+    """Return a part of a phase without PLD, and one without Renyi curve, by name.
 
-    The first part has no privacy loss distribution, and the second part has no Renyi curve. A name is empty if there is
-    no such part.
+    A part is the bound of the phase or an event. A name is empty if there is no such part.
 
     Raises:
         UnsupportedError: An event has no privacy loss distribution and no Renyi curve.
@@ -564,7 +550,7 @@ def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
 
 
 def _with_renyi_bound(phase: Phase, why: str) -> Phase:
-    """Return a phase of privproj with its Renyi bound.
+    """Replace the bound of a phase by the Renyi bound of its mechanism.
 
     A phase that is an event is returned unchanged. ``why`` states in messages why a Renyi bound is needed.
 

@@ -1,8 +1,7 @@
 """Build phases of a run from events of dp-accounting.
 
-dp-accounting composes a run with such phases (:mod:`privproj.contrib.events.event_composition`). In the composition,
-phases of privproj are represented by dominating pairs on one grid of losses. If an event has no privacy loss
-distribution, phases of privproj are represented by their Renyi bounds, and divergences are added.
+dp-accounting then composes the whole run (:mod:`privproj.contrib.events.event_composition`). It adds privacy losses of
+dominating pairs on one grid. If an event has no privacy loss distribution, Renyi divergences are added instead.
 """
 
 import json
@@ -42,7 +41,7 @@ class Event(Mechanism):
 
     @property
     def data(self) -> dict[str, Any]:
-        """The event as plain data."""
+        """The event as a dictionary, with the key ``type`` and its parameters."""
         return json.loads(self.text)
 
     def parameters(self) -> dict[str, object]:
@@ -50,7 +49,7 @@ class Event(Mechanism):
         return {"event": self.data}
 
     def over_run(self, run: Run) -> Curve:
-        """Return the privacy curve of the event composed with itself over a run."""
+        """Return the privacy curve of a run with the event in each step."""
         phase = _EventPhase(self, run, _bound_of(self.data["type"]), name="event")
         return phase.accountant.curve([phase])
 
@@ -68,7 +67,7 @@ class _EventPhase(Phase):
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements on the run, and under replace on the noise multiplier."""
+        """The requirements of the run, including the scale of the noise under replace."""
         replaces = self.run.relation is NeighboringRelation.REPLACE
         over_clip = replaces and '"noise_multiplier"' in vars(self.mechanism)["text"]
         return (*super().run_requirements, *((Requirement.NOISE_OVER_CLIP,) if over_clip else ()))
@@ -83,7 +82,7 @@ class _EventPhase(Phase):
 
 @lru_cache(maxsize=64)
 def _bound_of(kind: str) -> Bound:
-    """Return the bound by which dp-accounting accounts for a class of events."""
+    """Return the ``Bound`` that stands for dp-accounting's analysis of an event class."""
     from importlib.metadata import version
 
     return Bound(
@@ -99,10 +98,10 @@ def _bound_of(kind: str) -> Bound:
 
 
 def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _EventPhase:
-    """Return the phase of an event.
+    """Return a phase whose steps are one event of dp-accounting.
 
-    The event is plain data or an object of dp-accounting. ``run`` has the steps and the neighboring relation of the
-    phase, ``where`` names the event in messages, and ``name`` is the name of the phase.
+    The event is plain data or an object of dp-accounting. ``run`` has the number of steps and the neighboring relation,
+    ``where`` names the event in messages, and ``name`` names the phase.
 
     Raises:
         InvalidParameterError: The event is not one of dp-accounting, or a value is out of range.
@@ -119,7 +118,7 @@ def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _E
 
 
 def event_text(data: dict[str, Any]) -> str:
-    """Return the Python expression of an event as text, truncated if it is long."""
+    """Return the Python expression that builds an event, truncated if it is long."""
     from privproj.contrib.events.event_composition import event_from
 
     text = repr(event_from(data))

@@ -41,9 +41,9 @@ class PldCurve:
     The curve is the maximum over the add and remove directions.
 
     Attributes:
-        distribution: The composed privacy loss distribution in both directions.
+        distribution: The composed privacy loss distribution.
         noise: The rounding error that is added to every delta.
-        numerics: How the curve was computed, for results.
+        numerics: Details of the computation, for results.
     """
 
     distribution: PrivacyLossDistribution
@@ -54,20 +54,20 @@ class PldCurve:
 
     @property
     def floor(self) -> float:
-        """The smallest delta that is returned; a smaller delta is replaced by it."""
+        """The smallest delta of the curve, a multiple of the rounding error."""
         return LEAST_DELTA_OVER_NOISE * self.noise
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)`` for ``eps`` in nats; delta is at least the floor."""
+        """Return an upper bound of ``ln delta(eps)``, at least the log of :attr:`floor`."""
         # max over both directions of delta(eps), + noise
         delta = float(self.distribution.get_delta_for_epsilon(eps)) + self.noise
         return Enclosure(-math.inf, math.log(min(1.0, max(delta, self.floor))))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return ``eps(delta)`` in nats.
+        """Return an upper bound of epsilon, in nats, at a log delta.
 
         Raises:
-            PrecisionError: Delta is below the floor, or the losses overflow.
+            PrecisionError: Delta is below :attr:`floor`, or the losses overflow.
         """
         delta = math.exp(log_delta)
         if delta < self.floor:
@@ -84,9 +84,8 @@ class PldCurve:
 def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -> float:
     """Return the default grid step for dp-accounting, in nats; any step is sound.
 
-    The step is at most ``most``, unless the window of the composed losses would then have more than about
-    :data:`MOST_DEFAULT_CELLS` cells. The window of dp-accounting is wide for many releases, so a small step would need
-    too many cells.
+    The step is at most ``most``, unless the grid would then have more than about :data:`MOST_DEFAULT_CELLS` cells.
+    ``shapes`` are the releases of the run.
     """
     step = min([most, *(shape.deviation / GRID_POINTS_PER_DEVIATION for shape in shapes)])
     for shape in shapes:
@@ -97,11 +96,11 @@ def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -
 
 
 def compose(parts: list[Part], step: float) -> PldCurve:
-    """Return the privacy curve of a run from the distributions of its releases.
+    """Return the privacy curve of a run from the loss distributions of its releases.
 
-    Each part is a distribution and its number of releases. All distributions are on one grid with this ``step`` in
-    nats. The curve is an upper bound if the distributions dominate the releases (C2: domination composes, C18: pairs on
-    a grid), except for rounding, which is measured and not proved.
+    Each part is a privacy loss distribution and its number of releases. All distributions are on one grid with this
+    ``step`` in nats. If the distributions dominate the releases, the curve is an upper bound up to a rounding error
+    that is measured, not proved (C2: domination composes, C18: pairs on a grid).
 
     Raises:
         PrecisionError: The grid has more than :data:`MOST_GRID_CELLS` cells.
@@ -115,10 +114,9 @@ def compose(parts: list[Part], step: float) -> PldCurve:
 
 
 def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> PrivacyLossDistribution:
-    """Return the privacy loss distribution of ``count`` releases.
+    """Compose a privacy loss distribution ``count`` times with itself.
 
-    The probability mass functions of ``part`` must be dense, because the number of atoms of a sparse distribution would
-    grow exponentially with the number of releases.
+    The probability mass functions must be dense, because sparse ones grow exponentially.
 
     Raises:
         PrecisionError: The grid would be too large.

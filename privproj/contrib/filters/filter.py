@@ -48,11 +48,11 @@ HOPELESS = 1e4  # nats; score of an order that leaves no budget, above the score
 
 @lru_cache(maxsize=256)
 def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
-    """Return a phase with the bound of its cost, and the cost of one release.
+    """Return a phase with the bound that gives its cost, and its cost per release.
 
-    The cost is rounded up and exact as a fraction. With an order ``alpha`` it is the Renyi divergence ``D(alpha)``.
-    Without an order it is ``mu^2`` for Gaussian noise on the whole dataset, where ``mu`` is the sensitivity over the
-    noise.
+    The cost is what a release adds to the spent budget of a filter. It is rounded up and exact as a fraction. With an
+    order ``alpha`` it is the Renyi divergence ``D(alpha)``. Without an order it is ``mu^2`` for Gaussian noise on the
+    whole dataset, where ``mu`` is the sensitivity over the noise.
 
     Raises:
         UnsupportedError: The cost is unknown or infinite. Or there is no order, and the release is not Gaussian noise
@@ -80,18 +80,18 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
 
 
 def _curve_of(budget: float, order: float | None) -> Curve:
-    """Return the privacy curve of the whole budget.
+    """Return the privacy curve of the whole budget of a filter.
 
-    With an order ``alpha`` it is the curve of ``(alpha, budget)``-RDP. Without an order it is the curve of a Gaussian
-    release at ``mu = sqrt(budget)``.
+    With a Renyi order ``alpha`` it is the curve of ``(alpha, budget)``-RDP. Without one it is the curve of Gaussian
+    noise with sensitivity over noise ``sqrt(budget)``.
     """
     return gaussian_profile(next_up(math.sqrt(budget))) if order is None else OneOrder(order, budget)
 
 
 def _guess_budget(target: FullTarget, order: float | None) -> float:
-    """Return the approximate largest budget that meets a target.
+    """Return about the largest budget of a filter that meets an epsilon and a delta.
 
-    The result is at most 0 if no budget meets the target.
+    The result is at most 0 if no budget meets them.
     """
     if order is not None:
         # B = eps - (ln(1/delta) - ln(alpha))/(alpha - 1) - ln(1 - 1/alpha)
@@ -101,10 +101,10 @@ def _guess_budget(target: FullTarget, order: float | None) -> float:
 
 
 def best_order(phase: Phase, target: FullTarget) -> float:
-    """Return the order at which the most releases of a phase fit into a budget.
+    """Return the Renyi order at which the most releases fit into an epsilon and delta.
 
-    The budget at an order is the largest Renyi divergence that meets the target. Every order is sound. The result has
-    four digits and does not depend on the number of steps of the phase.
+    ``phase`` is a typical release; its number of steps does not matter. Every order is sound. The result has four
+    digits.
 
     Raises:
         UnsupportedError: No order leaves a budget, or there is no Renyi curve.
@@ -113,7 +113,7 @@ def best_order(phase: Phase, target: FullTarget) -> float:
     tried: dict[float, float] = {}
 
     def score(alpha: float) -> float:
-        """Return a score that decreases with the budget over the cost at this order."""
+        """Return ``ln(cost / budget)`` at an order; a large number without a budget."""
         if not LEAST_ORDER <= alpha <= LARGEST_ORDER:
             return 2.0 * HOPELESS
         order = float(f"{alpha:.4g}")
@@ -132,7 +132,7 @@ def best_order(phase: Phase, target: FullTarget) -> float:
 
 
 def _one_release(phase: Phase) -> Phase:
-    """Return the phase of one release.
+    """Return a phase with one step, for the cost of one release in a filter.
 
     Raises:
         InvalidParameterError: The phase allows refuted bounds.
@@ -242,7 +242,7 @@ class Filter:
     def for_releases(
         cls, release: Mechanism | Phase, *, epsilon: float, delta: float, bound: str | None = None, **run: Any
     ) -> "Filter":
-        """Return a filter with the order at which the most releases of one kind fit.
+        """Return a filter with the Renyi order at which the most releases fit.
 
         Call this method before the first release, because the order must not depend on an output.
 
@@ -274,7 +274,8 @@ class Filter:
     def spent(self) -> float:
         """The spent part of the budget, rounded up.
 
-        The value is in nats for a filter with an order, and a sum of ``mu^2`` for a filter without an order.
+        With an order, the unit is nats. Without one, the value is a sum of ``mu^2``, where ``mu`` is the sensitivity
+        over the noise.
         """
         return _round_up(self._spent)
 
@@ -345,7 +346,7 @@ class Filter:
         return phase.run.steps <= self._fitting(self._cost(phase)[1])
 
     def most_steps(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> int:
-        """Return the number of such releases that still fit into the budget.
+        """Return the number of releases of this kind that still fit into the budget.
 
         Args:
             release: A mechanism; or a phase of a schedule, which needs no other arguments.
@@ -367,7 +368,7 @@ class Filter:
         return self._fitting(self._cost(_phase_of(release, bound, run, self))[1])
 
     def epsilon(self, delta: float) -> Result:
-        """Return the epsilon of the whole budget, rounded up.
+        """Return the epsilon that the whole budget guarantees, rounded up.
 
         You may report this epsilon at any time.
 
@@ -387,7 +388,7 @@ class Filter:
         return solve_epsilon(_BudgetQuery(self.phases, budget=self), delta_target(delta, None))
 
     def delta(self, epsilon: float) -> Result:
-        """Return the delta of the whole budget, rounded up.
+        """Return the delta that the whole budget guarantees, rounded up.
 
         Args:
             epsilon: The epsilon of the guarantee, from 0 to 1e9.
@@ -430,7 +431,7 @@ class Filter:
         return read_epsilon(_curve_of(self.spent, self.order), target).upper if self._spent else 0.0
 
     def parameters(self) -> dict[str, float | None]:
-        """Return the filter as plain values.
+        """Return the order and the budget of the filter as plain values.
 
         Returns:
             ``order`` (or None), ``budget``, and ``spent``, rounded up.
@@ -448,7 +449,7 @@ class Filter:
         return tuple(replace(one.with_run(steps=steps), name=str(i)) for i, (one, steps) in counted)
 
     def _cost(self, phase: Phase) -> tuple[Phase, Fraction]:
-        """Return one release as a phase whose bound gives the cost, and the cost."""
+        """Return a phase of one release with the bound that gives its cost, and the cost."""
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
             actual = f"{one.run.relation} for groups of {one.run.group_size}"
@@ -461,9 +462,7 @@ class Filter:
         return min(MOST_STEPS, int((Fraction(self.budget) - self._spent) // cost))
 
     def _largest_budget(self, target: FullTarget) -> float:
-        """Return the largest budget that meets a target, up to rounding.
-
-        The result was checked to meet the target.
+        """Return nearly the largest budget that meets an epsilon and a delta.
 
         Raises:
             UnsupportedError: No budget above 0 meets the target.
@@ -483,46 +482,38 @@ class Filter:
 
 @dataclass(frozen=True)
 class _BudgetQuery(Composition):
-    """The composition that represents the whole budget of a filter.
+    """The query of the epsilon or delta of a filter's whole budget.
 
-    The phases of this composition are the counted releases.
+    Its phases are the releases counted so far.
     """
 
     budget: Filter = field(kw_only=True)
 
     @property
     def is_plain(self) -> bool:
-        """The value False, because a filter is never reported as a single mechanism."""
+        """False, because a filter is never reported as a single mechanism."""
         return False
 
     def __post_init__(self) -> None:
-        """Skip the checks of the base class, so that a filter may have no releases."""
+        """Skip the checks of the base class, because a filter may have no releases yet."""
 
     @property
     def remedy(self) -> str:
-        """The advice for a smaller epsilon, as text."""
         return "a smaller budget, fixed before the first release"
 
     def curve(self) -> Curve:
-        """Return the privacy curve of the whole budget."""
         return self.budget.curve()
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements of the phases, and the requirement that the budget is fixed.
-
-        The requirement on the budget replaces the requirement that the schedule is fixed in advance.
-        """
+        """The requirements of the phases; the budget is fixed instead of the schedule."""
         return (
             *(requirement for requirement in super().run_requirements if requirement not in FIXED_SCHEDULES),
             Requirement.FIXED_FILTER,
         )
 
     def side(self, curve: Curve) -> Side:
-        """Return the side of a result, which is always an upper bound.
-
-        The result covers the whole budget, not only the spent part.
-        """
+        """Return "upper bound", because the result covers the whole budget."""
         return Side.UPPER
 
     def named(self) -> dict[str, Any]:
@@ -546,9 +537,9 @@ SOURCES = (
 def _phase_of(
     release: Mechanism | Phase, bound: str | None, run: dict[str, Any], budget: Filter | None = None
 ) -> Phase:
-    """Return the phase of a release with the options of its run.
+    """Return a release as a phase, with the options of its run.
 
-    The default relation and group size are those of the filter ``budget``.
+    The relation and the group size default to those of the filter ``budget``.
 
     Raises:
         InvalidParameterError: Options are given with a phase, or a value is out of range.

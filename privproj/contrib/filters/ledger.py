@@ -1,6 +1,6 @@
 """Let a privacy filter enforce the target of a ledger (C35: filters).
 
-Such a target has an ``order`` besides epsilon and delta.
+A ledger is the list of releases of a training run. The target has a Renyi ``order`` besides epsilon and delta.
 """
 
 from typing import Any
@@ -12,17 +12,20 @@ from privproj.run import percent
 
 
 class LedgerFilter(Filter):
-    """A filter as the budget of a ledger (:class:`privproj.io.ledger.Budget`)."""
+    """A privacy filter that enforces the target of a ledger.
+
+    It implements :class:`privproj.io.ledger.Budget`.
+    """
 
     requirements = Requirement.FIXED_FILTER
     report = "the epsilon of the whole budget of the filter, whenever and for whatever reason the run stops"
 
     def summary(self) -> dict[str, Any]:
-        """Return the fields that the ledger command adds to its JSON output."""
+        """Return the fields that ``privproj ledger`` adds to its JSON output."""
         return {"filter": self.parameters()}
 
     def labels(self) -> dict[str, str]:
-        """Return the lines that the ledger command adds to its text, by label."""
+        """Return the lines that ``privproj ledger`` adds to its text, by label."""
         return {"filter": filter_text(self)}
 
 

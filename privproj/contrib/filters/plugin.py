@@ -1,4 +1,4 @@
-"""Register the command ``filter`` and filters as budgets of ledgers."""
+"""Register ``privproj filter``, and let ledgers enforce their targets by filters."""
 
 BUDGETS = {"order": "privproj.contrib.filters.ledger:LedgerFilter"}
 

@@ -1,4 +1,4 @@
-"""Define random clipping by norms that Gaussian probes estimate (DP-SGD-JL)."""
+"""Define DP-SGD-JL: clipping by gradient norms that Gaussian probes estimate."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ __all__ = ["JLClip"]
 
 
 class _ProbeRequirement(RequirementText):
-    """Requirements on the probes of random clipping."""
+    """Requirements on the probes, random vectors that estimate gradient norms."""
 
     FRESH_PROBES = (
         "fresh-probes",
@@ -30,9 +30,9 @@ class _ProbeRequirement(RequirementText):
 
 @dataclass(frozen=True, kw_only=True)
 class JLClip(NoisyMechanism):
-    """Random clipping, by norms that Gaussian probes estimate, with Gaussian noise.
+    """Clipping by norms that Gaussian probes estimate, with Gaussian noise (DP-SGD-JL).
 
-    The vector ``g`` of a record enters the sum as ``g min(1, C/M)``, where ``C`` is the clipping norm. The estimate
+    The gradient ``g`` of a record enters the sum as ``g min(1, C/M)``, where ``C`` is the clipping norm. The estimate
     ``M = sqrt(mean of <g, v_j>^2)`` of the norm of ``g`` uses ``probes`` standard Gaussian vectors ``v_j`` (arXiv
     2102.03013). The noise has the standard deviation ``z C``.
 

@@ -1,10 +1,9 @@
 """Compute the exact profile of random clipping, and a bound for several records.
 
-Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves both. ``r`` is the number of probes and
-``mu = 1/z``, where ``z`` is the noise multiplier. A record is clipped by an estimate of its norm. The squared
-sensitivity over noise of such a record is ``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with ``U ~ Gamma(a)``,
-``a = r/2`` and ``scale = mu^2 r/2``. ``X`` has no moment of order ``a`` or more. The bound ``exact`` needs no moments,
-and ``any-records`` needs the first moment.
+Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves both. A record is clipped by an estimate of its
+norm from ``r`` probes. With ``mu`` one over the noise multiplier, the squared sensitivity over noise of the record is
+``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with ``U ~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2 r/2``. ``X``
+has no moment of order ``a`` or more. The bound ``exact`` needs no moments, and ``any-records`` needs the first moment.
 """
 
 import math
@@ -28,9 +27,9 @@ NODE_RELATIVE_ERROR = 1e-15  # soundness: relative error of a node of the quadra
 
 @dataclass(frozen=True)
 class InverseGamma:
-    """The distribution of ``X = scale / U`` with ``U ~ Gamma(a)``.
+    """The inverse gamma distribution of ``X = scale / U`` with ``U ~ Gamma(a)``.
 
-    The variable of integration is ``t = ln(a / U)``, so that ``X = (scale/a) e^t``.
+    Integrals are over ``t = ln(a / U)``, so that ``X = (scale/a) e^t``.
     """
 
     a: float
@@ -103,7 +102,7 @@ class InverseGamma:
         return widen_outward(log_mean, error + rounding, steepness)
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in discrete bins.
+        """Return the distribution with its mass in discrete bins.
 
         ``finer`` multiplies the default number of bins.
         """
@@ -114,7 +113,7 @@ class InverseGamma:
 
 
 def distribution(mechanism: JLClip) -> InverseGamma:
-    """Return the distribution of the squared sensitivity over noise of a record.
+    """Return the distribution of a record's squared sensitivity over noise.
 
     The result is for the worst case, the limit in which the norm of the record is much larger than the clipping norm.
     """

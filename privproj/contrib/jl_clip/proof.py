@@ -23,15 +23,12 @@ class _BallRandomClip(BallMean):
         self.probes, self.noise = probes, noise_multiplier
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return a ball that contains the profile at ``eps``, ``E[h_eps(mu^2 r / chi2_r)]``.
-
-        The docstring of the class defines the symbols.
-        """
+        """Return a ball that contains delta at ``eps``, by the formula of the class."""
         half = arb(self.probes) / 2
         return BallGammaDistribution(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
 
 
 def ball_profile(mechanism: JLClip, steps: int) -> _BallRandomClip:
-    """Return the profile of one release in ball arithmetic."""
+    """Return the privacy profile of one DP-SGD-JL release in ball arithmetic."""
     assert mechanism.probes is not None
     return _BallRandomClip(mechanism.probes, mechanism.z)

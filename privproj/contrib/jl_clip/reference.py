@@ -18,7 +18,7 @@ from privproj.reference.special import normal_tail
 
 
 def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
-    """Return delta if the adversary sees the probes (C32).
+    """Return delta of random clipping if the adversary sees the probes (C32).
 
     Delta is ``E[h_eps(mu^2 r / chi2_r)]``, an integral over ``t = -ln(chi2_r / 2)``. ``r`` is the number of probes,
     ``mu`` is one over the noise multiplier, and ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x``.
@@ -33,10 +33,11 @@ def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 
 
 def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
-    """Return delta if the probes are secret (C32).
+    """Return delta of random clipping if the probes are secret (C32).
 
-    Delta is ``E Phi(S - x) - e^eps Phi(-x)`` with ``S = mu sqrt(r / chi2_r)``. The number ``x`` is the solution of
-    ``E e^(S x - S^2/2) = e^eps``. ``r`` is the number of probes, and ``mu`` is one over the noise multiplier.
+    Delta is ``E Phi(S - x) - e^eps Phi(-x)`` with ``S = mu sqrt(r / chi2_r)``. ``x`` solves
+    ``E e^(S x - S^2/2) = e^eps``. ``r`` is the number of probes, ``mu`` is one over the noise multiplier, and ``Phi``
+    is the standard normal distribution function.
     """
     a, eps, mu = mp.mpf(probes) / 2, mp.mpf(epsilon), gaussian_mu(noise_multiplier)
 
@@ -51,7 +52,7 @@ def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 
 
 def any_records(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
-    """Return delta if neighboring datasets differ in several records (C32).
+    """Return delta of random clipping for neighbors that differ in several records (C32).
 
     Delta is ``min_p E[g_p(mu^2 r / chi2_r)]``. ``r`` is the number of probes, and ``mu`` is one over the noise
     multiplier. ``g_p`` is the convex function above the Gaussian delta with a tangent at the squared sensitivity ``p``.

@@ -43,9 +43,10 @@ RESOLUTION = 40.0  # evaluations per standard deviation of the loss
 
 
 class SecretShift:
-    """The distribution of the shift ``S = sqrt(X)``, and the profile of secret probes.
+    """The shift of a release by one record, and the profile for secret probes.
 
-    ``X`` is the random squared sensitivity over noise. The module docstring has the formulas.
+    The shift is ``S = sqrt(X)`` in standard deviations of the noise, where ``X`` is the random squared sensitivity over
+    noise. The module docstring has the formulas.
     """
 
     def __init__(self, squared: InverseGamma) -> None:
@@ -53,10 +54,10 @@ class SecretShift:
 
     @cached_property
     def nodes(self) -> "tuple[Array, Array, float]":
-        """The shifts at the nodes of the Gauss rule, the log weights, and a log tail.
+        """The Gauss nodes of the shift, their log weights, and the log of the mass beyond.
 
-        A shift is the contribution of the record to the release, in standard deviations of the noise. The tail is the
-        log probability that the shift is larger than all nodes. No node exceeds :data:`LARGEST_SHIFT`.
+        The shift is the contribution of the record to the release, in standard deviations of the noise. The mass beyond
+        is the probability that the shift exceeds all nodes. No node exceeds :data:`LARGEST_SHIFT`.
         """
         import numpy as np
         from scipy import special
@@ -77,7 +78,7 @@ class SecretShift:
         return math.sqrt(scale) * np.exp(-0.5 * u.ravel()), log_weights.ravel(), beyond
 
     def thresholds(self, eps: "Array") -> "Array":
-        """Return the output ``x`` at which the privacy loss is each epsilon.
+        """Return, for each epsilon, the output ``x`` whose privacy loss is this epsilon.
 
         ``x`` is ``nan`` if the search does not converge, or if ``x`` exceeds :data:`LARGEST_THRESHOLD`.
         """
@@ -100,9 +101,9 @@ class SecretShift:
         return np.where((np.abs(gap) <= 1e-9) & (x <= LARGEST_THRESHOLD), x, math.nan)
 
     def log_deltas(self, eps: "Array") -> "tuple[Array, Array]":
-        """Return lower and upper bounds of ``ln delta`` at these ``eps >= 0``.
+        """Return lower and upper bounds of ``ln delta`` for secret probes.
 
-        Unknown lower bounds are ``-inf``, and unknown upper bounds are 0.
+        Each of ``eps`` is at least 0. Unknown lower bounds are ``-inf``, and unknown upper bounds are 0.
         """
         import numpy as np
 
@@ -128,7 +129,7 @@ class SecretShift:
 
 
 def secret_profile(mechanism: JLClip) -> PrivacyProfile:
-    """Return the profile of one release with secret probes."""
+    """Return the privacy profile of one DP-SGD-JL release with secret probes."""
     squared = distribution(mechanism)
     secret, public = SecretShift(squared), rank_one_profile(squared)
 
@@ -151,7 +152,7 @@ def secret_profile(mechanism: JLClip) -> PrivacyProfile:
 
 
 class _SecretProbesRequirement(RequirementText):
-    """The requirement that probes are secret."""
+    """The requirement that probes, which estimate gradient norms, are secret."""
 
     SECRET_PROBES_PER_RECORD = (
         "secret-probes-per-record",
@@ -161,10 +162,8 @@ class _SecretProbesRequirement(RequirementText):
 
 
 class _BoundOfSecretProbes(Bound):
-    """A bound that requires secret probes."""
-
     def requirements(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
-        """Return the requirements on the program for any parameters of the mechanism."""
+        """Return the requirements on the program, including secret probes."""
         return *super().requirements(mechanism), _SecretProbesRequirement.SECRET_PROBES_PER_RECORD
 
 

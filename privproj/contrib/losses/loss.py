@@ -73,7 +73,7 @@ class PrivacyLoss(Composition):
 
     @cached_property
     def above(self) -> "DominatingPair":
-        """The loss distribution that dominates the run, from its curve at grid points.
+        """The dominating privacy loss distribution of the run, on a grid of losses.
 
         Raises:
             PrecisionError: Losses are too large for the range of doubles.
@@ -85,10 +85,7 @@ class PrivacyLoss(Composition):
 
     @property
     def basis(self) -> Result:
-        """The bound, status and assumptions of the run, as a result.
-
-        The value of this result is not used.
-        """
+        """The bound, status and assumptions of the run, as a result; ignore its value."""
         return build_result(self, "curve", 1.0, curve=self.curve())
 
     def __repr__(self) -> str:
@@ -99,7 +96,7 @@ class PrivacyLoss(Composition):
 
 
 def _as_profile(curve: Curve) -> PrivacyProfile:
-    """Return a curve as the privacy profile of one release.
+    """Return a privacy curve as the privacy profile of one release.
 
     The curve must hold in both the add and remove directions.
     """
@@ -159,8 +156,7 @@ class Conversion:
     Attributes:
         to: The privacy definition, one of those in :func:`convert`.
         value: The number, list of numbers or object, as in the table of :func:`convert`.
-        side: Whether the value is an upper bound (privacy parameters and losses), a lower bound (false negative rates)
-            or exact.
+        side: "upper bound" (privacy parameters and losses), "lower bound" (false negative rates) or "exact".
         means: The meaning of the guarantee, as text.
         basis: The bound, status and assumptions, as a :class:`privproj.Result` whose value is not used.
 
@@ -241,7 +237,7 @@ def convert(
 
 
 def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return the mu of Gaussian DP of the run at each slack.
+    """Return the parameter mu of Gaussian DP of the run, for each slack in ``at``.
 
     At every epsilon, delta(epsilon) of the run is at most the larger of the slack and the delta of ``mu``-GDP.
     """
@@ -252,9 +248,9 @@ def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return the zCDP parameter ``rho = mu^2/2`` of a run that is ``mu``-GDP.
+    """Return the zCDP parameter ``rho = mu^2/2`` of a run, from ``mu`` of Gaussian DP.
 
-    ``mu`` holds at every epsilon, without the slack of :func:`convert`.
+    ``mu``-GDP must hold at every epsilon, without the slack of :func:`convert`.
     """
     (mu,), side = _to_mu(loss, [0.0])
     # rho = mu^2 / 2
@@ -262,7 +258,7 @@ def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return the sum of the Renyi divergences of all phases at each order."""
+    """Return upper bounds on the Renyi divergences of the run at the orders ``at``."""
     orders = [real("at", order, "a number above 1 and at most 1e6", 1.0, 1e6, open_low=True) for order in at]
     totals = [0.0] * len(orders)
     for phase in loss.phases:
@@ -277,7 +273,7 @@ def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
-    """Return the run with the Renyi bounds of its phases.
+    """Replace the bound of each phase by a Renyi bound of its mechanism.
 
     Raises:
         UnsupportedError: A phase has no Renyi bound.
@@ -292,15 +288,15 @@ def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
 
 
 def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return lower bounds on the false negative rates at false positive rates."""
+    """Return lower bounds on false negative rates at false positive rates ``at``."""
     rates = [real("at", rate, "a number from 0 to 1", 0.0, 1.0) for rate in at]
     return tradeoff(loss.curve(), rates), Side.LOWER
 
 
 def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], Side]:
-    """Return the dominating distribution as an object of dp-accounting, in a list of one.
+    """Return the dominating distribution as a list of one ``PrivacyLossDistribution``.
 
-    ``at`` is not used. The side is an upper bound.
+    ``at`` is not used.
     """
     from privproj.integrations.dp_accounting import symmetric_distribution
 

@@ -60,7 +60,7 @@ class EnforcedSketch:
 
     @property
     def left_at_end(self) -> float:
-        """The value of ``gamma - eigen_noise u`` at the largest ``u`` of the integral."""
+        """``gamma - eigen_noise u`` at the largest noise ``u`` of the integral."""
         return max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
 
     def log_delta_ends(self, eps: Array, present: bool) -> tuple[Array, Array]:
@@ -81,11 +81,11 @@ class EnforcedSketch:
         return np.minimum(lower, 0.0), np.minimum(np.logaddexp(upper, LOG_TAIL_OF_WINDOW) + 1e-14, 0.0)
 
     def excess(self, losses: Array) -> tuple[Array, Array]:
-        """Return bounds of ``H_t - max(0, 1 - t)`` at losses ``ln t`` of any sign.
+        """Return bounds of ``delta(eps) - max(0, 1 - e^eps)`` at losses of any sign.
 
-        ``H_t`` is the profile at ``t = e^eps`` if the first of the two datasets has the record. Simple bounds are used
-        far in the tails, where the excess hardly decreases. There the lower bound is 0. The upper bound is constant for
-        ``t > 1`` and proportional to ``t`` for ``t < 1``.
+        ``losses`` are values of ``eps``. ``delta`` is the profile if the first of the two datasets has the record. Far
+        in the tails, the lower bound is 0. There the upper bound is constant for ``eps > 0`` and proportional to
+        ``e^eps`` for ``eps < 0``.
         """
         first, last = self._cuts
         inside = np.clip(losses, first, last)
@@ -95,7 +95,7 @@ class EnforcedSketch:
         return np.where(inside == losses, lower * (1.0 - 1e-14), 0.0), upper
 
     def _whole_excess(self, losses: Array) -> tuple[Array, Array]:
-        """Return the bounds of :meth:`excess` without the simple bounds of the tails."""
+        """Return the bounds of :meth:`excess` by quadrature, also far in the tails."""
         lower, upper = np.empty(len(losses)), np.empty(len(losses))
         for rows, present in ((losses >= 0.0, True), (losses < 0.0, False)):
             if rows.any():
@@ -106,7 +106,7 @@ class EnforcedSketch:
 
     @cached_property
     def _cuts(self) -> tuple[float, float]:
-        """The two losses beyond which :meth:`excess` uses simple bounds of the tails."""
+        """The losses below and above which :meth:`excess` uses simple bounds of the tails."""
         cuts = []
         for present in (False, True):
             log_excess = self.log_delta_ends(LADDER, present)[1]
@@ -130,8 +130,8 @@ class EnforcedSketch:
     def _log_tail(self, u: float, present: bool) -> float:
         """Return ``ln`` of the integral of ``phi R`` or ``phi`` beyond ``u >= 0``.
 
-        ``phi`` is the standard normal density, and ``ln R`` is :meth:`_log_ratio`. The integrand is ``phi R`` if
-        ``present``, and ``phi`` otherwise.
+        The integrand is ``phi R`` if ``present``. ``phi`` is the standard normal density, and ``ln R`` is
+        :meth:`_log_ratio`.
         """
         mu = self.mu
         if present and u < mu:
@@ -141,17 +141,17 @@ class EnforcedSketch:
         return log_normal_density(far) + math.log(mills(far))
 
     def _kink(self, eps: float, present: bool) -> float:
-        """Return the ``u`` at which the loss of the eigenvalue alone is ``eps``."""
+        """Return the noise ``u`` at which the eigenvalue alone has privacy loss ``eps``."""
         mu = self.mu
         if not present:
             return 0.5 * mu - eps / mu
         return math.sqrt(2.0 * eps) if 2.0 * eps < mu * mu else eps / mu + 0.5 * mu
 
     def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Index]:
-        """Return the initial panels of the integrals for all epsilons.
+        """Return the initial quadrature panels of the integrals for all epsilons.
 
         The arrays are the left ends, the right ends, and the index of the epsilon of each panel. ``last`` is the right
-        end of the last panel. ``present`` states whether the mean is over the distribution with the record.
+        end of the last panel. If ``present``, the first of the two datasets has the record.
         """
         mu = self.mu
         fixed = [*np.linspace(-WINDOW, last, 2 + math.ceil((last + WINDOW) / WIDEST_PANEL)), 0.0, mu, 0.5 * mu]
@@ -172,9 +172,10 @@ class EnforcedSketch:
         return np.concatenate(lefts), np.concatenate(rights), np.concatenate(owners)
 
     def _integrate(self, left: Array, right: Array, owner: Index, eps: Array, present: bool) -> tuple[Array, Array]:
-        """Return the log of the integral and an error estimate, for each epsilon.
+        """Return the log of the integral and its relative error, for each epsilon.
 
-        The estimate is the relative difference of two Gauss rules. ``owner`` is the index of the epsilon of each panel.
+        The error is estimated by the difference of two Gauss rules. ``owner`` is the index of the epsilon of each
+        panel.
         """
         middle = 0.5 * (left + right)
         ends = [self._log_integrand(u, eps[owner], present) for u in (left, middle, right)]
@@ -206,9 +207,10 @@ class EnforcedSketch:
     def _panel_sums(
         self, left: Array, right: Array, owner: Index, eps: Array, present: bool, count: int, top: Array
     ) -> Array:
-        """Return the integral over each panel by a Gauss rule with ``count`` nodes.
+        """Return the integral over each panel, divided by ``e^top``, by a Gauss rule.
 
-        Each value is divided by ``e^top``, where ``top`` has one number for each epsilon.
+        ``count`` is the number of nodes. ``owner`` is the index of the epsilon of each panel, and ``top`` has one
+        number for each epsilon.
         """
         nodes, weights = gauss_nodes(count)
         width = right - left
@@ -232,9 +234,9 @@ class EnforcedSketch:
 
 
 def _steps(first: float) -> list[float]:
-    """Return distances ``first``, ``4 first``, ``16 first`` and so on.
+    """Return ``first``, ``4 first``, ``16 first``, ... up to the width of a panel.
 
-    The last distance is at least the width of the widest panel.
+    The last number is at least :data:`WIDEST_PANEL`.
     """
     steps = [first]
     while steps[-1] < WIDEST_PANEL:

@@ -1,4 +1,4 @@
-"""Find the parameters of Gaussian mixing with the least noise at a target."""
+"""Find the parameters of Gaussian mixing with the least noise for a given privacy."""
 
 import math
 
@@ -14,7 +14,7 @@ LARGEST_GAMMA = 1e9  # units of B^2; the search ends here
 
 
 def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
-    """Return a mechanism with nearly the smallest ``gamma`` that meets a target.
+    """Return Gaussian mixing with nearly the smallest ``gamma`` that meets a target.
 
     The target is ``epsilon`` at ``delta`` for one release. A smaller ``gamma`` adds less noise for every eigenvalue.
     The function optimizes ``eigen_noise``: a smaller value makes the first stage more expensive, and a larger value

@@ -12,7 +12,7 @@ WIDTH = 3  # standard deviations of the eigenvalue's noise; width of a panel of 
 
 
 def two_stage(epsilon: Real, rank: int, gamma: Real, eigen_noise: Real) -> Real:
-    """Return delta of Gaussian mixing, the larger of both directions.
+    """Return delta of Gaussian mixing, the maximum over add and remove directions.
 
     Each direction is an integral over the noise ``u`` of the eigenvalue, with the standard normal density ``phi``,
     ``G = gamma`` and ``Z = eigen_noise``. If the first of the two datasets has the record, the integral is
@@ -29,7 +29,7 @@ def two_stage(epsilon: Real, rank: int, gamma: Real, eigen_noise: Real) -> Real:
 
 
 def _with_against_without(epsilon: Real, rank: int, gamma: Real, noise: Real) -> Real:
-    """Return delta for a first dataset with the record and a second one without it."""
+    """Return delta of Gaussian mixing if only the first dataset has the record."""
     mu, end = 1 / noise, gamma / noise
 
     def integrand(u: Real) -> Real:
@@ -51,7 +51,7 @@ def _with_against_without(epsilon: Real, rank: int, gamma: Real, noise: Real) ->
 
 
 def _without_against_with(epsilon: Real, rank: int, gamma: Real, noise: Real) -> Real:
-    """Return delta for a first dataset without the record and a second one with it."""
+    """Return delta of Gaussian mixing if only the second dataset has the record."""
     mu, end = 1 / noise, gamma / noise
 
     def integrand(u: Real) -> Real:
@@ -66,9 +66,9 @@ def _without_against_with(epsilon: Real, rank: int, gamma: Real, noise: Real) ->
 
 
 def _integral(integrand: Function, corners: list[Real], end: Real, mu: Real) -> Real:
-    """Return the integral up to ``end`` over panels that meet at the corners.
+    """Return the integral of ``integrand`` up to ``end``, split at ``corners``.
 
-    Far tails, which are below the working precision, are omitted.
+    Tails below the working precision are omitted.
     """
     reach = mp.sqrt(2 * (mp.mp.dps + 5) * mp.log(10))
     low, high = -reach, min(end, reach + mu)

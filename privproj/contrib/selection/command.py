@@ -32,14 +32,15 @@ def show_selection(mechanism: Mechanism, run: RunOptions, json: bool, verbose: b
 
 
 def selection_text(result: Result, verbose: bool = False) -> str:
-    """Return the result of a selection as text.
+    """Return a result of ``privproj select`` as text.
 
     The text has the distribution of the number of runs, and epsilons for comparison.
     """
     trials: Any = result.run["selection"]
     numerics: Any = result.numerics
     shape = f" (shape {trials['shape']:g}, success probability {trials['gamma']:.6g})" if "gamma" in trials else ""
-    text = f"a random number of runs, {trials['distribution']} distribution with mean {trials['expected_trials']:g}{shape}"
+    mean = f"{trials['distribution']} distribution with mean {trials['expected_trials']:g}"
+    text = f"a random number of runs, {mean}{shape}"
     epsilons = [f"epsilon {round_outward(numerics[key])} {of}" for key, of in COMPARISONS.items() if key in numerics]
     return render.answer_text(result, {"trials": text, "comparison": epsilons}, verbose=verbose)
 

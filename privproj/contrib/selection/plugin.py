@@ -1,4 +1,4 @@
-"""Register the command ``select``."""
+"""Register the command ``privproj select``."""
 
 COMMANDS = {
     "select": (

@@ -88,13 +88,13 @@ LEAST_WEIGHT = 5e-324
 
 @dataclass(frozen=True)
 class _TrialDistribution:
-    """The distribution of the number of runs ``K``.
+    """The distribution of the number ``K`` of runs in a private selection.
 
     :func:`trial_distribution` builds it for a given mean.
 
     Attributes:
         distribution: A key of :data:`SHAPES`.
-        expected: ``E K``. For a negative binomial distribution it is computed from ``gamma`` and rounded up.
+        expected: The mean of ``K``. For a negative binomial distribution it is computed from ``gamma`` and rounded up.
         shape: ``eta`` of a truncated negative binomial distribution; None for a Poisson distribution.
         gamma: The other parameter of a negative binomial distribution, above 0 and at most 1; at 1 there is one run.
     """
@@ -113,7 +113,7 @@ class _TrialDistribution:
         return {"distribution": self.distribution, "expected_trials": self.expected, **parameters}
 
     def probabilities(self) -> Iterator[tuple[int, Decimal]]:
-        """Yield every ``k`` in increasing order with its probability.
+        """Yield each number of runs in increasing order, with its probability.
 
         Probabilities are computed in the current decimal context.
         """
@@ -132,10 +132,9 @@ class _TrialDistribution:
             k, p = k + 1, p * (mean if eta is None else (1 - gamma) * (k + eta)) / (k + 1)
 
     def draw(self, uniform: Fraction) -> int:
-        """Return the number of runs for a uniform random number in [0, 1).
+        """Return the number of runs for a uniform random number, by inverting the CDF.
 
-        The result is the smallest number whose cumulative probability exceeds ``uniform``. The result is at most the
-        first number beyond the mean whose probability is below :data:`LEAST_DRAWN`.
+        The result is at most the first number beyond the mean whose probability is below :data:`LEAST_DRAWN`.
         """
         with localcontext() as context:
             context.prec = DRAWN_DIGITS
@@ -149,7 +148,7 @@ class _TrialDistribution:
 
 
 def trial_distribution(trials: float, distribution: str, shape: float | None) -> _TrialDistribution:
-    """Return the distribution with this mean, name and shape.
+    """Return the distribution of the number of runs with this mean, name and shape.
 
     Raises:
         InvalidParameterError: The name is unknown, a number is out of range, or a shape is given for a distribution
@@ -194,7 +193,7 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
     The result is an upper bound if ``base``, the curve of one run, is an upper bound.
 
     Raises:
-        UnsupportedError: ``base`` only states an epsilon for each delta, and is not a privacy profile or Renyi curve.
+        UnsupportedError: ``base`` is neither a privacy profile nor a Renyi curve.
     """
     if leads_with_epsilon(base):
         raise UnsupportedError(
@@ -214,7 +213,7 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
 
 
 def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
-    """Return the Renyi curve for a Poisson number of runs.
+    """Return the Renyi curve of the best of a Poisson number of runs.
 
     The curve follows from Theorem 6 of Papernot, Steinke 2022. ``base`` is the curve of one run, and ``mean`` is the
     mean number of runs.
@@ -232,11 +231,11 @@ def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
 
 
 def _negative_binomial_curve(base: Curve, runs: _TrialDistribution) -> "_Selection":
-    """Return the curve for a negative binomial number of runs.
+    """Return the privacy curve of the best of a negative binomial number of runs.
 
-    Relative to one run, delta is multiplied by the mean number of runs, and epsilon increases by ``(1 + eta) tau``.
-    ``eta`` is the shape of the distribution. ``tau`` is the smallest number with
-    ``delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1)``, where ``delta_0`` is the profile of one run.
+    The profile is ``m delta_0(eps - (1 + eta) tau)``, where ``delta_0`` is the profile of one run and ``m`` is the mean
+    number of runs. ``tau`` is the least number with ``delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1)``. ``eta`` and
+    ``gamma`` are the parameters of the distribution.
     """
     assert runs.shape is not None
     tau, odds = 0.0, (1.0 - runs.gamma) / runs.gamma
@@ -261,16 +260,15 @@ Cells = tuple[tuple[float, float], ...]
 class _Selection:
     """The privacy curve of the best of several runs.
 
-    Let ``delta_0`` be the profile of one run, and ``m`` the mean number of runs. For each of several ``tau``, a
-    weighted sum of values of ``delta_0``, times ``m``, is an upper bound of delta. A value with its weight is a cell.
-    The curve is the minimum of these bounds. For a negative binomial number of runs there is one ``tau`` with one cell,
-    and ``delta(eps) = m delta_0(eps - (1 + eta) tau)``.
+    Let ``delta_0`` be the profile of one run, and ``m`` the mean number of runs. For each of several numbers ``tau``,
+    ``delta(eps) <= m sum_k w_k delta_0(eps - s_k)``. The curve is the minimum of these bounds. For a negative binomial
+    number of runs there is one bound with one term, ``m delta_0(eps - (1 + eta) tau)``.
 
     Attributes:
         base: The curve of one run.
         growth: ``ln m``, rounded up.
-        tilts: The cells of each ``tau``. A cell is a pair ``(weight, less)``: ``delta_0`` is evaluated at
-            ``eps - less``. The first cell of a ``tau`` has the smallest ``less``.
+        tilts: For each ``tau``, the pairs ``(w_k, s_k)`` of a weight and a shift. The first pair has the smallest
+            shift.
         digits: Significant digits of a returned epsilon (C24: epsilon and delta as exact inverses).
     """
 
@@ -283,24 +281,23 @@ class _Selection:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """The numerics of the curve of one run."""
         return numerics_of(self.base)
 
     @property
     def floor(self) -> float:
-        """The rounding error of delta; 0 if the curve of one run states no rounding error."""
+        """The least reliable delta: ``m`` times that of one run; 0 if one run has none."""
         return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
 
     def _log_base(self, eps: float, less: float) -> float:
-        """Return ``ln delta_0(eps - less)``, where ``delta_0`` is the profile of one run.
+        """Return ``ln delta_0(eps - less)``, or 0 for a negative ``eps - less``.
 
-        ``eps - less`` is rounded down. If it is negative, the result is 0.
+        ``delta_0`` is the profile of one run. ``eps - less`` is rounded down.
         """
         inner = eps - less - 1e-14 * (eps + abs(less))
         return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)``, whose lower end is unknown."""
+        """Return an upper bound of ``ln delta(eps)``, as an enclosure without a lower end."""
         best = 0.0
         starts = [(self._log_base(eps, cells[0][1]), cells) for cells in self.tilts]
         for first, cells in sorted(starts, key=lambda start: start[0]):
@@ -314,7 +311,7 @@ class _Selection:
         return Enclosure(-math.inf, best)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` in nats, whose lower end is unknown."""
+        """Return an upper bound of epsilon, in nats, as an enclosure without a lower end."""
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(-math.inf, 0.0)
         least = self.base.epsilon(log_delta - self.growth - 2.0 * _log_rounding(log_delta)).upper
@@ -329,12 +326,15 @@ class _Selection:
 
 
 def _log_rounding(log_delta: float) -> float:
-    """Return an upper bound of the rounding error of a log of a sum of exponentials."""
+    """Return an upper bound of the rounding error of a log-sum-exp."""
     return 1e-12 + 1e-15 * abs(log_delta)
 
 
 def _poisson_curve(base: Curve, mean: float) -> _Selection:
-    """Return the curve for a Poisson number of runs."""
+    """Return the privacy curve of the best of a Poisson number of runs.
+
+    ``base`` is the curve of one run, and ``mean`` is the mean number of runs.
+    """
     taus = (0.0, *(math.log1p(1.0 / (order - 1.0)) for order in ORDERS))
     # Rounded up by more than the rounding error of differences of epsilons near 1.
     losses = [mean * math.exp(base.log_delta(tau).upper) * (1.0 + 1e-14) + 1e-14 for tau in taus]
@@ -344,19 +344,19 @@ def _poisson_curve(base: Curve, mean: float) -> _Selection:
 
 
 def _weigh_cells(tau: float, mean: float, lost: float) -> Cells:
-    """Return the cells of one ``tau`` for a Poisson number of runs.
+    """Return pairs of a weight and a shift that bound the profile at one ``tau``.
 
-    :class:`_Selection` explains cells. The bound in the module docstring has a mean over an exponential variable
-    ``X < m``, where ``m`` is ``mean``. The range of ``X`` is divided at points ``x_k``. Between two points, a convex
-    function of ``e^(-c x)`` with ``c = e^tau - 1`` is below its chord. So the mass between them is moved to both
-    points. Each point gives a pair ``(w_k, lost + c x_k - tau)``, and the last term of the bound gives one more pair.
-    ``lost`` is ``m delta_0(tau)``, rounded up.
+    The bound is ``m sum_k w_k delta_0(eps - s_k)``, for a Poisson number of runs with mean ``m``, where ``delta_0`` is
+    the profile of one run. It discretizes the mean over the exponential variable ``X < m`` in the module docstring at
+    points ``x_k``. The shifts are ``lost + c x_k - tau`` with ``c = e^tau - 1``, and one for the last term of the
+    bound. ``lost`` is ``m delta_0(tau)``, rounded up.
     """
     c = math.expm1(tau)
     if c == 0.0:
         return ((1.0, lost),)
     cuts = [*(x for x in CUTS if x < mean), mean]
     weights = dict.fromkeys(cuts, 0.0)
+    # A convex function of e^(-c x) is below its chord between two cuts, so each cell moves its mass to both ends.
     for near, far in pairwise(cuts):
         mass = math.exp(-near) * -math.expm1(near - far)
         # mean of e^(-c (x - near)) in the cell, and the share of the far end with the same mean
@@ -375,9 +375,9 @@ DRAWN_BITS = 160  # soundness: random bits of the uniform number from which a nu
 
 @dataclass(frozen=True)
 class _SelectionQuery(Composition):
-    """The composition that represents the best of a random number of runs.
+    """The query of epsilon or delta for the best of a random number of runs.
 
-    The only phase of this composition is one run.
+    Its only phase is one run.
     """
 
     runs: _TrialDistribution = field(kw_only=True)
@@ -386,12 +386,11 @@ class _SelectionQuery(Composition):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings of the run and of the selection."""
         shuffled = self.only.run.scheme.is_shuffled
         return (*super().notes, *((NO_AMPLIFICATION,) if shuffled else ()))
 
     def curve(self) -> Curve:
-        """Return the curve of the selection.
+        """Return the privacy curve of the release of the best run.
 
         Raises:
             UnsupportedError: The bound of one run has neither a privacy profile nor a Renyi curve.
@@ -401,10 +400,7 @@ class _SelectionQuery(Composition):
             return selection_curve(one, self.runs)
 
     def side(self, curve: Curve) -> Side:
-        """Return the side of a result, which is always an upper bound.
-
-        No exact value is known for a selection.
-        """
+        """Return "upper bound", because no exact value is known for a selection."""
         return Side.UPPER
 
     @property
@@ -493,10 +489,9 @@ def select(
 
 
 def _with_comparison(composition: _SelectionQuery, result: Result, target: Target) -> Result:
-    """Return the result with further epsilons for comparison.
+    """Add the epsilons of one run and of releasing all expected runs to a result.
 
-    The result gets the epsilon of one run, and the epsilon of releasing as many runs as expected. A warning is added if
-    the second one is not larger than the epsilon of the selection.
+    A warning is added if releasing all expected runs has no larger epsilon than the selection.
     """
     one, count = composition_of_phase(composition.only), math.ceil(composition.runs.expected * (1.0 - 1e-9))
     all_released = one.with_run(steps=min(one.only.run.steps * count, 10**15))

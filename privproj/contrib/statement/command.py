@@ -1,6 +1,6 @@
 """Implement ``privproj report``, which writes privacy statements.
 
-A statement is text, Markdown or one self-contained HTML page.
+A privacy statement explains the guarantee of a run as text, Markdown or one HTML page.
 """
 
 import html
@@ -42,16 +42,16 @@ def produce(
     data: Mapping[str, Any], digests: Mapping[str, str], phases: Sequence[Phase], /, delta: float | None,
     style: str | None, output: str | None, **author_entries: str | None,
 ) -> int:  # fmt: skip
-    """Compute a statement, write or print it, and return the exit code.
+    """Compute a privacy statement, write or print it, and return the exit code.
 
     Args:
-        data: The run as the data of a statement.
-        digests: The SHA-256 of files that the statement names.
-        phases: The phases whose warnings are printed to standard error.
-        delta: The delta of the statement.
-        style: The style; None chooses it by the name of the output.
-        output: The path of the output; None prints the statement.
-        **author_entries: The author's entries. A file among them is replaced by its SHA-256.
+        data: The run, as ``query_data``, ``run_data`` or ``account_data`` return it.
+        digests: The SHA-256 of the ledger and the checkpoint, by name.
+        phases: The phases of the run; their warnings are printed to standard error.
+        delta: The delta at which epsilon is claimed.
+        style: "text", "markdown" or "html"; None chooses it by the ending of ``output``.
+        output: The path of the statement; None prints it.
+        **author_entries: The author's entries, such as ``model``. A path is replaced by the SHA-256 of the file.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     if ending in ("pdf", "docx"):
@@ -77,10 +77,9 @@ def produce(
 
 
 def written(statement: Statement) -> str:
-    """Return a statement as a string, in its style: text, Markdown or HTML.
+    """Return a privacy statement as text, Markdown or HTML.
 
-    An HTML statement is a page. The others begin and end with fixed lines, by which a check finds them in a larger
-    file.
+    Text and Markdown begin and end with fixed lines, so that ``privproj verify`` finds them in a larger file.
     """
     if statement.style == "html":
         return as_html(statement)
@@ -95,7 +94,7 @@ def written(statement: Statement) -> str:
 
 
 def as_html(statement: Statement) -> str:
-    """Return the statement as one self-contained HTML page."""
+    """Return a privacy statement as one self-contained HTML page."""
     parts = []
     for section in statements.sections(statement):
         tag, item = ("<ul>{}</ul>", "<li>{}</li>") if section.items else ("{}", "<p>{}</p>")
@@ -107,10 +106,7 @@ def as_html(statement: Statement) -> str:
 
 
 def drawing(statement: Statement) -> str:
-    """Return an SVG plot of delta against epsilon, with the claim marked.
-
-    The axis of delta is logarithmic.
-    """
+    """Return an SVG plot of the privacy curve, with the claimed epsilon marked."""
     epsilon, delta = statement.epsilon, float(statement.result.delta or 0.0)
     # The axis ends at 1, 2, 4 or 6 times a power of ten, with space for the label of the claim.
     least_width = max(1.618 * epsilon, 0.1)
@@ -147,7 +143,7 @@ def drawing(statement: Statement) -> str:
 
 
 def filled(template: str, **fields: object) -> str:
-    """Return a template file of this package with the fields filled in."""
+    """Return a template file of this package with its placeholders substituted."""
     text = files("privproj.contrib.statement").joinpath(template).read_text(encoding="utf-8")
     return Template(text.removesuffix("\n")).substitute(fields)
 
@@ -155,7 +151,7 @@ def filled(template: str, **fields: object) -> str:
 def shared_options(*hidden: str) -> list[Once]:
     """Return the options for the style, the output and the author's entries.
 
-    The ``hidden`` entries are omitted.
+    Author's entries in ``hidden`` are omitted.
     """
     return [
         option("--style", "Choose the format.  [default: by the file name]", type=OneOf([*statements.STYLES])),
@@ -194,10 +190,10 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
 
 
 def write_statement_of_training(account: Account, delta: float, paths: Mapping[str, str]) -> None:
-    """Write the statement of a training run as Markdown.
+    """Write the privacy statement of a training run as a Markdown file.
 
-    ``paths`` has the paths of the files of the run by name. The statement is written to the path ``statement``. The
-    statement has the SHA-256 of the ledger and of the checkpoint.
+    ``paths`` has the paths of the new file ``statement``, of the ``ledger`` and of the ``checkpoint``. The statement
+    states the SHA-256 of ledger and checkpoint.
     """
     digests = {name: sha256_of(paths[name]) for name in statements.DIGESTS}
     statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_entries=digests)

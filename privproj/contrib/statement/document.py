@@ -1,7 +1,6 @@
 """Let ``privproj verify`` recognize and check privacy statements.
 
-A statement is checked alone, or together with the ledger of its run. A rendered verdict has two parts: plain values,
-and a function that returns text.
+A statement is checked alone, or together with the ledger (the list of releases) of its run.
 """
 
 from collections.abc import Iterable
@@ -33,17 +32,17 @@ BEGINNINGS = tuple(line.encode() for line in (*statements.BEGIN.values(), statem
 
 
 def is_statement(content: bytes) -> bool:
-    """Return whether a file has a line that begins like a privacy statement."""
+    """Return whether a file contains a marker line of privacy statements."""
     return any(line.startswith(BEGINNINGS) for line in content.split(b"\n"))
 
 
 def verify_document(document: File) -> Rendered:
-    """Return the rendered verdict on a statement without its ledger."""
+    """Check a privacy statement alone; return the verdict as JSON data and text."""
     return render_statement(statements.verify_statement(*document, written))
 
 
 def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) -> Rendered:
-    """Return the rendered verdict on a statement with the ledger of its run.
+    """Check a privacy statement and the ledger of its run; return the verdict.
 
     ``others`` has the path of the checkpoint, or is empty.
     """
@@ -57,10 +56,10 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
 
 
 def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
-    """Return sentences about facts that the digests of files cannot prove.
+    """Return sentences about facts that SHA-256 digests do not prove.
 
-    Two kinds of facts cannot be proved: the origin of a checkpoint, and the digest of a file that was not passed.
-    ``names`` are the files that were passed.
+    These facts are the origin of a checkpoint, and the digest of a file that the user did not pass. ``names`` are the
+    passed files.
     """
     author_entries = verdict.statement.author_entries
     absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_entries and name not in names]
@@ -68,9 +67,9 @@ def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[s
 
 
 def render_statement(verdict: StatementVerdict) -> Rendered:
-    """Return the rendered verdict on a statement.
+    """Return the verdict on a privacy statement as JSON data and text.
 
-    The text has the claim of the file and the recomputed claim.
+    The text has the claimed epsilon and the recomputed epsilon.
     """
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
@@ -108,7 +107,7 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
 
 
 def different_lines(verdict: StatementVerdict) -> list[str]:
-    """Return the first lines of a file that differ from the expected ones."""
+    """Return text that shows up to three differences from the expected statement."""
     lines = []
     for one in verdict.differences[:3]:
         lines.append(f"  line {one['number']}: {ascii(one['said'])[:300]}")
@@ -119,9 +118,9 @@ def different_lines(verdict: StatementVerdict) -> list[str]:
 
 
 def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendered:
-    """Return the rendered verdict on a statement and a ledger together.
+    """Return the verdict on a privacy statement and a ledger as JSON data and text.
 
-    The plain values include the verdict on each of the two. ``names`` are the files that were passed.
+    ``names`` are the files that the user passed, "ledger" and "checkpoint".
     """
     spent, stated = verdict.ledger.account.spent, verdict.statement.statement.result
     statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]

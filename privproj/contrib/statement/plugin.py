@@ -1,7 +1,4 @@
-"""Register the command ``report`` and privacy statements.
-
-Statements are registered as documents and as files of a training run.
-"""
+"""Register ``privproj report``, and statements for ``verify`` and ``train``."""
 
 COMMANDS = {
     "report": (

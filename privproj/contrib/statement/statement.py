@@ -1,23 +1,19 @@
 """Write and check privacy statements of runs.
 
-A privacy statement explains the guarantee of a run, the assumptions and the limits. The text depends only on parameters
-of the statement: a delta, a style (:data:`STYLES`), the entries of the author and the phases of the run. A query is a
-run of one phase. The phases of a training run have their numbers of releases. A statement ends with the parameters as
-one line of JSON, so that every reader can recompute the statement and compare. Names of phases cannot be checked, so
-phases are numbered instead. The author's entries are under a heading that marks them as unchecked.
-
-The text of a statement comes from ``statement.toml`` and is for readers who are not experts. The numbers about
-attackers are upper bounds for the best attack, read from the whole curve and rounded up (C30: attack risks).
+A privacy statement explains the guarantee of a run, the assumptions and the limits to readers who are not experts. The
+text depends only on a delta, a style (:data:`STYLES`), the author's entries and the phases of the run. One line of JSON
+states these parameters, so that every reader can recompute the statement and compare. Phases are numbered, because
+their names cannot be checked. A heading marks the author's entries as unchecked. The numbers about attackers are upper
+bounds for the best attack, read from the whole privacy curve and rounded up (C30: attack risks).
 
 A check recomputes the statement from its parameters and compares it line by line. The last digit of a number may differ
-if another machine rounds differently. The statement may be part of a larger file, such as a model card. Then only the
-lines between its marks are checked. An HTML page must contain only the statement, because a style or a script elsewhere
-on the page could change its appearance.
+if another machine rounds differently. In a larger file, such as a model card, only the statement is checked. An HTML
+page must contain only the statement, because a style or a script elsewhere could change its appearance.
 
-A statement and the ledger of a run are compared after each is checked separately. To agree, the ledger must have the
-run of the statement, or its first part. The claimed epsilon must be at least the epsilon of the releases in the
-ledger. A statement about a plan counts all planned releases. A statement about a training run counts the releases that
-had been made when it was written. If the statement has the SHA-256 of a file, the file must have this digest.
+A statement agrees with a ledger (the list of releases of a run) under these conditions. The ledger has the run of the
+statement, or its first part. The claimed epsilon is at least the epsilon of the releases in the ledger. A statement
+about a plan counts all planned releases; one about a training run counts the releases made when it was written. A file
+whose SHA-256 the statement states must have this digest.
 """
 
 import json
@@ -90,9 +86,9 @@ DIGESTS = ("ledger", "checkpoint")  # files whose SHA-256 a statement may state
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with lines of text.
+    """A section of a privacy statement: a heading with lines of text.
 
-    The lines are items of a list if ``items``, and sentences otherwise.
+    If ``items``, the lines are a bulleted list, otherwise sentences.
     """
 
     title: str
@@ -116,20 +112,19 @@ PARAMETERS = '{"privproj": '  # beginning of the line with the parameters
 
 @dataclass(frozen=True)
 class Statement:
-    """The computed numbers of a statement and their assumptions.
+    """A privacy statement with its computed numbers.
 
     Attributes:
-        result: The result that the statement claims.
+        result: The result whose epsilon the statement claims.
         curve: The privacy curve of the run.
-        rates: Upper bounds on true positive rates at the false positive rates :data:`RATES`.
+        rates: Upper bounds on the true positive rate of an attack at the false positive rates :data:`RATES`.
         advantage: An upper bound on the advantage of an attack.
-        others: The results of bounds that are not claimed.
-        account: The phases with every release that the statement counts.
-        style: The style of the text.
+        others: The results of other bounds, for comparison.
+        account: Each phase with the number of releases that the statement counts.
+        style: "text", "markdown" or "html".
         line: The parameters as one line of JSON.
-        author_entries: The author's entries among the parameters.
-        factor: A factor that multiplies all computed numbers. It is 1, except in a check, which uses factors near 1 to
-            find the numbers that another machine may write.
+        author_entries: The author's unchecked entries by name.
+        factor: A factor for all computed numbers: 1, or in a check a number near 1 that allows for rounding.
     """
 
     result: Result
@@ -145,29 +140,32 @@ class Statement:
 
     @property
     def epsilon(self) -> float:
-        """The claimed epsilon, times ``factor``."""
+        """The claimed epsilon times ``factor``, which allows for rounding in a check."""
         return self.factor * (self.result.epsilon or 0.0)
 
     def share(self, computed: float) -> float:
-        """Return a computed probability times ``factor``, at most 1."""
+        """Return a probability times ``factor``, which allows for rounding; at most 1."""
         return min(1.0, self.factor * computed)
 
 
 def run_data(schedule: Composition) -> dict[str, Any]:
-    """Return the phases of a run, without their names, as the data of a statement."""
+    """Return the parameters of a privacy statement that describe a run.
+
+    Names of phases are omitted.
+    """
     data: dict[str, Any] = schedule.as_dict()
     return {"run": {**data, "phase": without_names(data["phase"])}}
 
 
 def query_data(phase: Phase) -> dict[str, Any]:
-    """Return one query, which is a run of one phase, as the data of a statement."""
+    """Return the parameters of a privacy statement that describe a run of one phase."""
     return run_data(Composition((phase.with_run(discretization=None),), phase.run.discretization))
 
 
 def account_data(account: Account) -> dict[str, Any]:
-    """Return the phases of a training run as the data of a statement.
+    """Return the parameters of a privacy statement that describe a training run.
 
-    The data include the number of releases of each phase.
+    They include the number of releases of each phase.
     """
     entries, made = zip(*account.phases, strict=True)
     ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
@@ -176,9 +174,9 @@ def account_data(account: Account) -> dict[str, Any]:
 
 
 def _account_from(phases: list[dict[str, Any]], data: Any) -> Account:
-    """Return the account of these phases from the data of a statement.
+    """Return the phases with their numbers of releases, from a privacy statement.
 
-    ``data`` is the part ``ledger`` of the data that :func:`account_data` returned.
+    ``data`` is the entry ``ledger`` of the dictionary that :func:`account_data` returns.
 
     Raises:
         InvalidParameterError: A key or a value is not one that privproj writes.
@@ -202,16 +200,15 @@ def _account_from(phases: list[dict[str, Any]], data: Any) -> Account:
 def statement_from(
     data: Mapping[str, Any], delta: float, style: str, author_entries: Mapping[str, Any] | None = None
 ) -> Statement:
-    """Return the statement for these parameters, with its numbers computed.
+    """Compute the numbers of a privacy statement, and return the statement.
 
-    The statement depends on the arguments only. All errors of the query are raised.
+    Errors of the computation are raised unchanged.
 
     Args:
-        data: A run or an account, in the form of :func:`query_data`, :func:`run_data` or :func:`account_data`, or as in
-            a file.
-        delta: The delta of the claim, above 0 and below 1.
+        data: The run, in the form of :func:`query_data`, :func:`run_data` or :func:`account_data`, or as in a file.
+        delta: The delta at which epsilon is claimed, above 0 and below 1.
         style: The style of the text, one of :data:`STYLES`.
-        author_entries: The author's entries (:data:`AUTHOR_ENTRIES`).
+        author_entries: The author's unchecked entries, with keys in :data:`AUTHOR_ENTRIES`.
 
     Raises:
         InvalidParameterError: A key is unknown, or a value is out of range.
@@ -239,10 +236,9 @@ def statement_from(
 
 
 def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tuple[Result, ...]]:
-    """Return epsilon, the curve and the results of other bounds.
+    """Return the epsilon of a run, its privacy curve and the results of other bounds.
 
-    A run of one phase with a mechanism is evaluated as a query of that phase. Only such a run has results of other
-    bounds.
+    Only a run of one phase with a mechanism has results of other bounds.
     """
     (entry, *more), shared = run["phase"], {key: value for key, value in run.items() if key != "phase"}
     if more or "event" in entry:
@@ -259,10 +255,7 @@ def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tupl
 
 
 def sections(statement: Statement) -> list[Section]:
-    """Return the sections of a statement.
-
-    The sections for every reader come first, then the appendix for experts.
-    """
+    """Return the sections of a privacy statement; the appendix for experts is last."""
     result = statement.result
     if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
@@ -273,9 +266,9 @@ def sections(statement: Statement) -> list[Section]:
 
 
 def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the lines with the fields filled in.
+    """Return template lines with their placeholders substituted.
 
-    If a field has several values, the line is repeated for each value.
+    A line with a tuple as a value is repeated for each item.
     """
     filled = []
     for line in map(Template, lines):
@@ -286,9 +279,9 @@ def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _fields(statement: Statement) -> dict[str, Any]:
-    """Return the values of the fields of the text.
+    """Return the values of the placeholders in the text of a privacy statement.
 
-    If a value is a tuple, the line of the field is repeated for each of its items.
+    A line with a tuple as a value is repeated for each item.
     """
     result, texts, advantage_bound = statement.result, statement.author_entries, statement.share(statement.advantage)
     relation, size = NeighboringRelation(str(result.run["relation"])), result.run["group_size"]
@@ -328,10 +321,7 @@ def _fields(statement: Statement) -> dict[str, Any]:
 
 
 def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
-    """Return a text that explains epsilon and delta.
-
-    The text states the factor ``e^epsilon``, rounded up.
-    """
+    """Return a text that explains epsilon, by ``e^epsilon`` rounded up, and delta."""
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
     if factor > 1e9:  # the guarantee is nearly trivial
@@ -343,9 +333,9 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
 
 
 def _best_attack(rate: float, most: float, them: str) -> str:
-    """Return a text about the best attack at a false positive rate.
+    """Return a text that bounds the success of any attack at a false positive rate.
 
-    The text states upper bounds on the true positive rate (``most``) and on the odds, each rounded up. ``them`` is the
+    The text states upper bounds on the true positive rate (``most``) and on the odds of a right guess. ``them`` is the
     noun for the protected records or users.
     """
     # At even prior odds, a record that the attack flags is in the data with odds b/a, where b is the true positive rate
@@ -356,13 +346,13 @@ def _best_attack(rate: float, most: float, them: str) -> str:
 
 
 def _other_bound(other: Result, factor: float) -> str:
-    """Return the value, status and assumptions of another bound as text."""
+    """Return the epsilon by another bound, with its status and assumptions, as text."""
     status_and_assumptions = "; ".join((str(other.status), *other.data_assumptions))
     return f"{round_outward(factor * float(other.value or 0.0))} by the bound {other.bound} ({status_and_assumptions})"
 
 
 def _rounded_up(share: float, times: Decimal) -> str:
-    """Return a share multiplied by ``times``, rounded up to three significant digits."""
+    """Return ``share * times``, rounded up to three significant digits."""
     return f"{float(Context(prec=3, rounding=ROUND_CEILING).multiply(Decimal(share), times)):.10g}"
 
 
@@ -372,17 +362,14 @@ def _percent_rounded_up(share: float) -> str:
 
 
 def claim_of(statement: Statement) -> str:
-    """Return the claim of a statement as text: epsilon, rounded up, and delta."""
+    """Return the claimed epsilon, rounded up, and delta as text."""
     result = statement.result
     claim = f"epsilon is at most {round_outward(statement.epsilon)}" if result.usable else "no finite epsilon"
     return f"{claim} at delta {result.delta!r}"
 
 
 def assumed_of_persons(result: Result) -> tuple[str, ...]:
-    """Return the requirement that each user has one record.
-
-    If a group size is set, there is no such requirement.
-    """
+    """Return the requirement that each user has one record; empty for larger groups."""
     return (Requirement.ONE_RECORD_PER_USER,) if result.run["group_size"] == 1 else ()
 
 
@@ -408,14 +395,14 @@ CLAIM = re.compile(
 
 @dataclass(frozen=True)
 class StatementVerdict(Verdict):
-    """The verdict on a statement.
+    """The verdict on a privacy statement in a file.
 
     Attributes:
         statement: The recomputed statement.
         first: The number of the first line of the statement in the file, from 1.
-        last: The number of the last line of the statement.
+        last: The number of the last line of the statement in the file.
         lines: The number of lines of the file.
-        claimed: The distinct claims of an epsilon and a delta in the text of the statement.
+        claimed: The distinct texts of the file that claim an epsilon and a delta.
         differences: The lines that differ from the recomputed statement. Each has its ``number``, the text in the file
             (``said``) and the ``expected`` text.
     """
@@ -434,9 +421,10 @@ class StatementVerdict(Verdict):
 
 
 def verify_statement(content: bytes, path: str, write: Callable[[Statement], str]) -> StatementVerdict:
-    """Return the verdict on the statement in the content of a file.
+    """Check the privacy statement in a file, and return the verdict.
 
-    ``write`` renders a statement in its style, and ``path`` is for messages. All errors of the computation are raised.
+    ``write`` renders a statement as text, and ``path`` names the file in messages. Errors of the computation are raised
+    unchanged.
 
     Raises:
         InvalidParameterError: The content is not UTF-8 text with exactly one statement and its parameters.
@@ -469,10 +457,9 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
 
 
 def _parameters(line: str, path: str) -> dict[str, Any]:
-    """Return the parameters of a statement from their line of JSON.
+    """Return the parameters of a privacy statement from their line of JSON.
 
-    The keys and the inputs of the computation are checked. A statement of another version of privproj is rejected,
-    because it may have other numbers, texts and keys.
+    A statement of another version of privproj is rejected, because it may have other numbers, texts and keys.
 
     Raises:
         InvalidParameterError: The line is not valid, or another version wrote it.
@@ -486,10 +473,10 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
 
 
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
-    """Return the indices of the first and the last line of a statement.
+    """Return the indices of the first and the last line of a statement in a file.
 
-    The first line of a statement is a fixed text (:data:`BEGIN`), and so is the last line (:data:`END`). The file must
-    have each of them once, before and after the parameters. ``place`` is the index of the line with the parameters.
+    The lines :data:`BEGIN` and :data:`END` must each occur once, before and after the parameters. ``place`` is the
+    index of the line with the parameters.
     """
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
     ends = [i for i, line in enumerate(lines) if line == END]
@@ -532,9 +519,9 @@ NOT_COMPARED = ("name", "public_size", "planned")
 
 @dataclass(frozen=True)
 class AgreementVerdict(Verdict):
-    """The verdict on a statement and a ledger together.
+    """The verdict on a privacy statement and the ledger of its run.
 
-    Its attributes are the verdict on each document, and the differences between the runs of both documents as text.
+    The attributes are the verdicts on both documents, and the differences between their runs as text.
     """
 
     statement: StatementVerdict
@@ -543,7 +530,7 @@ class AgreementVerdict(Verdict):
 
     @property
     def planned(self) -> int:
-        """The planned number of releases: the larger one of ledger and statement."""
+        """The planned number of releases: the maximum over ledger and statement."""
         return max(self.ledger.account.planned.spent, self.statement.statement.account.spent)
 
     @property
@@ -555,11 +542,11 @@ class AgreementVerdict(Verdict):
 def compare_with_ledger(
     statement: StatementVerdict, ledger: LedgerVerdict, digests: Mapping[str, str] | None = None
 ) -> AgreementVerdict:
-    """Return the verdict on a checked statement together with a checked ledger.
+    """Compare a checked privacy statement with a checked ledger; return the verdict.
 
-    ``digests`` are the SHA-256 of the ledger and, if there is one, of a checkpoint. A statement about a plan does not
-    have the digest of a ledger, so this digest may be missing. The digest of a checkpoint must not be missing. All
-    errors of computing the epsilon of the ledger are raised.
+    ``digests`` are the SHA-256 of the ledger and, if the user passed one, of the checkpoint. The statement must state
+    the digest of a passed checkpoint. A statement about a plan does not state the digest of a ledger. Errors of the
+    computation are raised unchanged.
     """
     stated, account = statement.statement.account, ledger.account
     differences = tuple(_differences(account, stated))
@@ -590,12 +577,12 @@ def compare_with_ledger(
 
 
 def _made(account: Account) -> list[tuple[dict[str, Any], int]]:
-    """Return each phase that has releases, as JSON data, with its number of releases."""
+    """Return each phase with at least one release, and its number of releases."""
     return [(json.loads(json.dumps(entry)), made) for entry, made in account.phases if made]
 
 
 def _differences(account: Account, stated: Account) -> Iterator[str]:
-    """Yield the differences between the runs of a ledger and of a statement."""
+    """Yield texts about differences between the runs of a ledger and of a statement."""
     filters = [dict(one.target or {}) if one.is_adaptive else None for one in (account, stated)]
     if filters[0] != filters[1]:
         yield f"filter: {filters[0]} in the ledger, {filters[1]} in the statement"

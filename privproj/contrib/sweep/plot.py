@@ -1,6 +1,6 @@
-"""Plot the table of a sweep.
+"""Plot the table of ``privproj sweep``.
 
-The value is plotted against one axis, with a line for each combination of the other axes.
+The result is plotted against one parameter, with a line for each combination of the other parameters.
 """
 
 import math
@@ -18,10 +18,10 @@ WIDE_RANGE = 30.0  # ratio of the largest to the smallest number from which an a
 
 
 def plotted_axis(grid: Grid) -> str:
-    """Return the horizontal axis: the axis of numbers with the most values.
+    """Return the horizontal axis: the numeric parameter with the most values.
 
     Raises:
-        InvalidParameterError: No axis has several numbers, or the other axes have too many combinations.
+        InvalidParameterError: No parameter has several numbers, or the others have too many combinations.
     """
     numeric = {
         name: len(values)
@@ -38,9 +38,9 @@ def plotted_axis(grid: Grid) -> str:
 
 
 def lines_of(grid: Grid, table: str | Path) -> tuple[list[float], dict[str, list[float]]]:
-    """Return the points of the horizontal axis and the lines of the plot.
+    """Return the horizontal coordinates and the lines of the plot of a sweep.
 
-    Each line has its label and one value for each point. A value is nan if its query has no result.
+    Each line has its label and one value for each coordinate. A value is nan if its query has no result.
     """
     axis = plotted_axis(grid)
     varied = [name for name in grid.axes if name != axis and len(grid.axes[name]) > 1]
@@ -57,10 +57,7 @@ def lines_of(grid: Grid, table: str | Path) -> tuple[list[float], dict[str, list
 
 
 def _label(name: str, value: Any) -> str:
-    """Return the label of a value of an axis.
-
-    The label of a text is the text itself. Other labels include the name of the axis.
-    """
+    """Return the legend text for one value of a parameter."""
     return value if isinstance(value, str) else f"{name.replace('_', ' ')} {value}"
 
 

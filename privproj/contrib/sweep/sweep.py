@@ -1,12 +1,10 @@
 """Evaluate a query at every point of a grid of parameters, and write a table.
 
-The table has one row for each point, and points are numbered. A grid is a function that takes a range of numbers and
-returns the lines of their rows. Workers call this function (:mod:`privproj.io.jobs`). A large grid is evaluated with
-arrays (:mod:`privproj.accounting.vectorized`). The choice between plain Python and machine code depends on the size of
-the whole grid, so that rows do not depend on batches. Only the axes and a few batches are in memory.
+The table has one row for each point. Several processes evaluate ranges of points (:mod:`privproj.io.jobs`). A large
+grid is evaluated with arrays (:mod:`privproj.accounting.vectorized`). The choice between plain Python and machine code
+depends on the size of the whole grid, so that a row does not depend on its batch.
 
-Rows are appended to a journal in the order of their numbers. If the process is killed, the rows in the journal are not
-computed again.
+Rows are appended to a journal in the order of the points. If the process is killed, they are not computed again.
 """
 
 import csv
@@ -61,15 +59,15 @@ TEXTS = ("side", "bound", "status", "outcome", "note")  # columns of text
 
 @dataclass(frozen=True)
 class Grid:
-    """A query on a grid of parameters: fixed keys, and axes with their values.
+    """A query on a grid of parameters, evaluated at every combination of their values.
 
-    A point has one value of every axis. Points are numbered in the order of nested loops, with the last axis innermost.
-    A call with a range of numbers returns the rows of these points.
+    A point is one combination. Points are numbered as in nested loops, with the last parameter innermost. Calling the
+    grid with a range of numbers returns the rows of these points.
 
     Attributes:
         query: The quantity that is computed, such as "epsilon".
-        fixed: The keys that have one value at all points.
-        axes: The values of each other key.
+        fixed: The parameters that have one value at all points.
+        axes: The list of values of each other parameter.
     """
 
     query: str
@@ -81,15 +79,14 @@ class Grid:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns: the axes, then :data:`COLUMNS` without the axes."""
+        """The column names of the table: the varied parameters, then fields of a result."""
         return [*self.axes, *(name for name in COLUMNS if name not in self.axes)]
 
     @property
     def head(self) -> str:
-        """The first two lines of a journal.
+        """The two header lines of the journal of finished rows.
 
-        The first line has the query, the fixed keys, the axes and the version of privproj. The second line has the
-        names of the columns.
+        The first line describes the grid and has the version of privproj. The second line has the names of the columns.
         """
         from privproj.version import __version__
 
@@ -97,7 +94,7 @@ class Grid:
         return json.dumps(title, sort_keys=True) + "\n" + ",".join(self.names) + "\n"
 
     def columns(self, numbers: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the values of each axis at the points with these numbers."""
+        """Return the values of each varied parameter at the points with these numbers."""
         columns, stride = {}, len(self)
         for name, values in self.axes.items():
             stride //= len(values)
@@ -105,26 +102,26 @@ class Grid:
         return columns
 
     def point(self, number: int) -> dict[str, Any]:
-        """Return the value of every axis at one point."""
+        """Return the value of each varied parameter at one point."""
         return {name: values[0] for name, values in self.columns([number]).items()}
 
     def keys(self, number: int) -> dict[str, Any]:
-        """Return all keys of the query at a point."""
+        """Return the fixed and the varied parameters of the query at one point."""
         return {**self.fixed, **self.point(number)}
 
     @property
     def ends(self) -> "Grid":
-        """The grid that is reduced to the ends of its axes.
+        """The grid with only the smallest and the largest value of each numeric parameter.
 
-        An axis of numbers has its smallest and its largest value. Other axes have all their values.
+        Other parameters keep all their values.
         """
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
     def composition(self, number: int) -> Composition:
-        """Return the query at a point, with a placeholder for the calibrated parameter.
+        """Return the query at a point, with a placeholder for the parameter to solve for.
 
         Raises:
-            InvalidParameterError: The keys are not valid.
+            InvalidParameterError: The parameters are not valid.
         """
         keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
         composition = spec.composition_from(keys, self.query)
@@ -135,11 +132,10 @@ class Grid:
         return composition
 
     def corners(self) -> list[tuple[str, Composition]]:
-        """Return the queries at the ends of the axes, each with its keys as text.
+        """Return the queries at extreme parameter values, each with its values as text.
 
-        The assumptions of a table are the assumptions of these queries. If there are more than :data:`MOST_CORNERS`
-        such queries, a random sample is returned. If no query of the sample is valid, the query at the first valid
-        point of the grid is returned.
+        The assumptions listed for a table are those of these queries. If there are more than :data:`MOST_CORNERS`, a
+        random sample is returned. If none is valid, the query at the first valid point is returned.
         """
         ends = self.ends
         places = range(len(ends))
@@ -147,14 +143,14 @@ class Grid:
         return list(ends.compositions(some)) or list(islice(self.compositions(range(min(len(self), PROBED_POINTS))), 1))
 
     def compositions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Composition]]:
-        """Yield the keys, as text, and the query of each valid point."""
+        """Yield the varied parameters, as text, and the query of each valid point."""
         for number in numbers:
             with suppress(PrivprojError):
                 composition = self.composition(number)
                 yield " ".join(f"{name}={value}" for name, value in self.point(number).items()), composition
 
     def __call__(self, numbers: range) -> str:
-        """Return the rows of some points, in their order, as lines of CSV."""
+        """Return the table rows of the points with these numbers, as lines of CSV."""
         # Arrays need numpy, which is slow to import.
         in_columns = len(self) >= 64 and self.query in spec.SOLVERS
         rows = self._rows_in_columns(numbers) if in_columns else [None] * len(numbers)
@@ -164,15 +160,15 @@ class Grid:
         return lines.getvalue()
 
     def _row_alone(self, number: int) -> Sequence[Any]:
-        """Return the row of a point of the grid, evaluated by a scalar query."""
+        """Return the table row of one point, evaluated by a scalar query."""
         cells = {**_cells_of(self.query, self.keys(number)), **self.point(number)}
         return [_cell(cells.get(name)) for name in self.names]
 
     def _rows_in_columns(self, numbers: range) -> Sequence[Sequence[Any] | None]:
-        """Return the rows of the points that array queries support.
+        """Return the table rows of points that are evaluated together as arrays.
 
-        The row of any other point is None. The rows equal the rows of :meth:`_row_alone` up to the error margins of
-        numbers.
+        The row is None for a point that arrays do not support. Numbers equal those of :meth:`_row_alone` up to their
+        error margins.
         """
         from privproj.accounting.vectorized import ROW_WEIGHTS, checked_phase, read_columns
         from privproj.numerics.jit import expect_rows
@@ -193,15 +189,16 @@ class Grid:
 
 
 def _ends_of(values: list[Any]) -> list[Any]:
-    """Return the ends of an axis of numbers, or all values of another axis."""
+    """Return the least and the largest number, or all values if some are not numbers."""
     plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     return [min(values), max(values)][: len(values)] if plain else values
 
 
 def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
-    """Return the grid that a grid file describes.
+    """Return the grid of parameters that a grid file describes.
 
-    The file has ``query``, ``mechanism``, fixed keys, and a table ``[grid]`` with a list of values for each axis.
+    ``data`` is the content of the file: ``query``, ``mechanism``, fixed parameters, and a table ``[grid]`` with a list
+    of values for each varied parameter.
 
     Raises:
         InvalidParameterError: A key is not valid, or no point is a valid query. The error names the key.
@@ -229,9 +226,9 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
 
 
 def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
-    """Raise :class:`InvalidParameterError` if an axis is not valid.
+    """Raise :class:`InvalidParameterError` if a varied parameter is not valid.
 
-    An axis is a key that is not fixed, with a list of distinct values.
+    It must have a list of distinct values, and no fixed value.
     """
     kinds = spec.keys_of(spec.mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
@@ -247,9 +244,9 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 
 
 def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the cells of one point by column.
+    """Evaluate one query, and return its table cells by column.
 
-    If the point has no result, the note states the reason.
+    Without a result, the column ``note`` states the reason.
     """
     result, outcome, note = None, "not_converged", ""
     try:
@@ -263,7 +260,7 @@ def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
-    """Return a map from each column of the result table to its cells, for rows evaluated together as arrays."""
+    """Return the table cells, by column, of queries that were evaluated as arrays."""
     import numpy as np
 
     from privproj.accounting.vectorized import SOUGHT
@@ -283,11 +280,11 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
 
 
 def _text_cells_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
-    """Return the text cells of a row, in the order of :data:`TEXTS`.
+    """Return the text cells of a table row, in the order of :data:`TEXTS`.
 
     Args:
         read: The results of array queries.
-        shape: The index of the phase of the row.
+        shape: The index in ``read.phases`` of the phase of the row.
         small: True for the delta query if delta is below 1e-300.
         is_large: True if delta is at least one over the dataset size.
     """
@@ -298,12 +295,11 @@ def _text_cells_of(read: "ColumnAnswers", shape: int, small: bool, is_large: boo
 
 
 def _one_line(text: str) -> str:
-    """Return the text on one line."""
     return " ".join(text.splitlines())
 
 
 def _cell(value: Any) -> Any:
-    """Return a value of an axis as a cell of the table."""
+    """Return the value of a parameter as a table cell; a list is joined by spaces."""
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
@@ -313,7 +309,7 @@ def _cell(value: Any) -> Any:
 def run_sweep(
     grid: Grid, out: str | Path, pool: Pool = open_pool, progress: Callable[[int], object] = lambda count: None
 ) -> dict[str, int]:
-    """Evaluate every point, write the table, and return the number of rows by outcome.
+    """Evaluate a grid, write the table, and return the number of rows by outcome.
 
     An interrupted sweep resumes from a journal next to the table, which is removed at the end.
 
@@ -336,7 +332,7 @@ def run_sweep(
 
 
 def check_table(out: str | Path) -> None:
-    """Raise :class:`InvalidParameterError` unless a table of this name can be written."""
+    """Raise :class:`InvalidParameterError` unless a table can be written to this path."""
     check_output(str(out), "--output")
     path = Path(out)
     if not path.parent.is_dir():
@@ -346,9 +342,9 @@ def check_table(out: str | Path) -> None:
 
 
 def _is_table_of(grid: Grid, path: Path) -> bool:
-    """Return whether a file is a table of the grid.
+    """Return whether a file has the columns and points of a grid.
 
-    Such a file has the columns and the points of the grid, and its result at the first point.
+    The result at the first point is compared too.
     """
     try:
         rows = read_table(path)
@@ -366,16 +362,13 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
 
 
 def _is_equal_cell(cell: Any, text: str) -> bool:
-    """Return whether a cell equals a text.
-
-    Numbers may differ by rounding on another machine.
-    """
+    """Return whether a table cell equals a text, up to rounding of numbers."""
     cell_text = "" if cell is None else str(cell)
     return cell_text == text or math.isclose(float(cell_text), float(text))
 
 
 def read_table(path: Path) -> Iterator[Sequence[Any]]:
-    """Yield the names of the columns of a table, followed by its rows."""
+    """Yield the column names of a CSV or Parquet table, then its rows."""
     if path.suffix == ".parquet":
         table = _import_arrow(".parquet").ParquetFile(path)
         yield table.schema_arrow.names
@@ -400,8 +393,5 @@ def _fill_parquet(grid: Grid, table: BinaryIO, file: BinaryIO) -> None:
 
 
 def _import_arrow(part: str = "") -> Any:
-    """Import Arrow, or its module for CSV or Parquet.
-
-    If Arrow is not installed, the error names the extra that installs it.
-    """
+    """Import ``pyarrow`` or its module ``pyarrow.csv`` or ``pyarrow.parquet``."""
     return import_extra(f"pyarrow{part}", "a .parquet file", "sweep", ", or write a .csv")

@@ -159,7 +159,7 @@ def _check_one_layer(mechanism: M2) -> None:
 EXACT_RANK1 = Bound(
     name="exact-rank1",
     mechanism=M2,
-    summary="exact for one layer, if neighboring sums differ by a matrix of rank one and the adversary sees the projection",
+    summary="exact for one layer, if neighboring sums have rank-one differences and the adversary sees the projection",
     formula="delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2), h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the privacy loss given the projection is Gaussian",
     proof="C4",
