@@ -189,7 +189,7 @@ def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w
     """Return the largest privacy loss outside of two tail events (C11).
 
     The events are tails of the two variables of the Wishart loss, a Student and a chi-square variable. ``m`` is the
-    misalignment of neighboring vectors.
+    misalignment of neighboring vectors; vectors with a smaller misalignment have a smaller delta (C10).
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     spread = math.sqrt(m * (2.0 - m)) * quantiles.t
