@@ -1,6 +1,6 @@
 """Read and write run files, ledgers and files of expected bounds.
 
-The names in ``__init__.pyi`` are the public API. Importing the package loads none of them.
+The public names are in ``__init__.pyi``. A public name is loaded on first use.
 """
 
 from privproj.lazy import lazy_names

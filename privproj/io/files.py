@@ -31,7 +31,7 @@ STANDARD_INPUT = "-"  # file name of standard input
 def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE) -> bytes:
     """Return the content of a file, of a pipe, or of standard input for ``-``.
 
-    ``name`` is the parameter name in errors, and ``most`` is the maximum size in bytes.
+    ``name`` is the parameter name in errors. ``most`` is the maximum size in bytes.
 
     Raises:
         InvalidParameterError: The file has more than ``most`` bytes, cannot be read, or is a directory or a device.
@@ -55,11 +55,6 @@ def sha256_of(path: str | Path, name: str = "FILE") -> str:
 
 @contextmanager
 def _opened(path: str | Path, name: str) -> Iterator[Any]:
-    """Yield a file, a pipe or standard input, opened for reading.
-
-    Raises:
-        InvalidParameterError: The file cannot be read, or is a directory or a device.
-    """
     if path == STANDARD_INPUT:
         if sys.stdin is None:
             raise InvalidParameterError(name, path, "an open standard input", "for a file with this name, use ./-")
@@ -80,7 +75,7 @@ def _opened(path: str | Path, name: str) -> Iterator[Any]:
 
 
 def open_locked(path: str | Path, name: str) -> int:
-    """Return the descriptor of a file with an exclusive lock.
+    """Return the descriptor of an open file with an exclusive lock.
 
     The file is opened for reading and appending, and created if it does not exist. ``name`` is the parameter name in
     errors.
@@ -110,10 +105,7 @@ def open_locked(path: str | Path, name: str) -> int:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add the path of a file to every OSError that is raised in this context.
-
-    Many errors of the operating system do not name the file.
-    """
+    """Add the path of a file to every OSError that is raised in this context."""
     try:
         yield
     except OSError as error:
@@ -127,7 +119,7 @@ def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode:
 
     Args:
         path: The file. If it is a link, the target of the link is replaced. A pipe or a device is written directly.
-        fill: A function that writes the content to the open file.
+        fill: A function that writes the content to an open file.
         mode: The permissions of the file; None keeps the permissions of the old file, or takes the default for a new
             one.
 
@@ -198,7 +190,7 @@ def read_data(path: str) -> dict[str, Any]:
 
 
 def _reason_of(error: Exception, text: str) -> str:
-    """Return the message of a parser, followed by the text of the line in the message."""
+    """Return the message of a parser error, with the text of the line that it names."""
     at = re.search(r"at line (\d+)", str(error))
     lines = text.splitlines()
     line = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
@@ -206,7 +198,7 @@ def _reason_of(error: Exception, text: str) -> str:
 
 
 def _exact(text: str) -> float:
-    """Return the double that a decimal text denotes.
+    """Return the double that a decimal text denotes without a loss of digits.
 
     Raises:
         ValueError: The double is infinite, or its ``repr`` denotes another number than the text.
@@ -235,7 +227,7 @@ def read_json(content: bytes | str, name: str, path: str | Path, expected: str) 
 
     Raises:
         InvalidParameterError: The text is not valid JSON, has a duplicate key, or has a number that is not a double.
-            The message has this ``name``, ``path`` and ``expected`` text.
+            The message has the parameter name ``name``, the ``path`` and the ``expected`` text.
     """
     try:
         return parse_json(content if isinstance(content, str) else content.decode())
@@ -246,11 +238,6 @@ def read_json(content: bytes | str, name: str, path: str | Path, expected: str) 
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object from its pairs of keys and values.
-
-    Raises:
-        ValueError: A key appears twice.
-    """
     table = dict(pairs)
     if len(table) < len(pairs):
         double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
@@ -259,7 +246,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(text: str) -> None:
-    """Raise ValueError, because JSON has no nan and no infinities."""
     raise ValueError(f"{text} is not a number of JSON")
 
 
@@ -272,13 +258,11 @@ def json_equal(one: object, other: object) -> bool:
 
 
 def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """Return the values of a JSON object after checking its keys and values.
-
-    The object must have exactly the keys of ``kinds``. Each value must pass the check of the :class:`Kind` of its key.
+    """Return the values of a JSON object that has the keys and types of ``kinds``.
 
     Raises:
-        InvalidParameterError: The object has other keys, or a value is out of range. The message has the ``name`` of
-            the object, or the key of the value.
+        InvalidParameterError: The object has other keys, or a value does not pass the check of its :class:`Kind`. The
+            message has the ``name`` of the object, or the key of the value.
     """
     if not isinstance(table, dict) or set(table) != set(kinds):
         raise InvalidParameterError(name, quoted(table), "a table with the keys " + ", ".join(kinds))
@@ -289,18 +273,18 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
 
 
 def text_matching(pattern: str, description: str) -> Kind:
-    """Return the :class:`Kind` of texts that match a pattern.
+    """Return the check of a value that must be a text which matches ``pattern``.
 
-    The regular expression ``pattern`` must match the whole text. ``description`` describes these texts in messages.
+    The regular expression must match the whole text. ``description`` describes these texts in messages.
     """
     return Kind(description, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
 
 
 def _parse_decimal(text: str) -> float:
-    """Return the float that a decimal text denotes.
+    """Return the float that a decimal text denotes, which must not underflow to 0.
 
     Raises:
-        ValueError: The number is not 0 but underflows to 0.
+        ValueError: The number underflows to 0.
     """
     number = float(text)
     if number == 0.0 and any(c in "123456789" for c in text.lower().split("e")[0]):
@@ -322,7 +306,7 @@ def check_not_same_file(name: str, path: str | None, file: str | None, used: str
 
 
 def check_output(path: str, name: str = "FILE") -> None:
-    """Raise :class:`InvalidParameterError` for an output that is empty or ``-``."""
+    """Raise :class:`InvalidParameterError` if an output path is empty or ``-``."""
     if path in ("", STANDARD_INPUT):
         raise InvalidParameterError(
             name, path or "nothing", "a file name", "to write to a file with this name, use ./-" if path else ""
@@ -336,9 +320,9 @@ def write_text(path: str, text: str) -> None:
 
 
 def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) -> str:
-    """Return TOML with the ``shared`` keys, followed by one table for each entry.
+    """Return ``shared`` keys and an array of tables ``entries`` as TOML.
 
-    The tables form an array with the name ``table``. Shared keys whose value is None are omitted.
+    The array has the name ``table``. Shared keys whose value is None are omitted.
     """
     lines = [f"{key} = {_toml_value(value)}" for key, value in shared.items() if value is not None]
     for entry in entries:
@@ -357,9 +341,9 @@ def _toml_value(value: Any) -> str:
 
 
 def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
-    """Write the data of a run file as JSON or TOML.
+    """Write the data of a run file as JSON if its name ends in ``.json``, or as TOML.
 
-    The format is JSON if the name ends in ``.json``, and TOML otherwise. ``table`` is the key of the list of phases.
+    ``table`` is the key of the list of phases.
     """
     if path.endswith(".json"):
         write_text(path, json.dumps(data, indent=2) + "\n")
@@ -376,24 +360,24 @@ INCOMPLETE = "consistent as far as it goes"
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of checking a file: each claim, and whether it holds."""
+    """The result of checking a file: a truth value for each claim about it."""
 
     claims: dict[str, bool]
 
     @property
     def missing(self) -> int:
-        """The number of planned releases that are missing; 0 for a file without a plan."""
+        """The number of planned releases that the file does not have; 0 without a plan."""
         return 0
 
     @property
     def holds(self) -> bool:
-        """Whether every claim holds."""
+        """True if every claim about the file holds."""
         return all(self.claims.values())
 
     @property
     def word(self) -> str:
         """The verdict as text: "fails", "consistent as far as it goes" or "holds".
 
-        The second text means that every claim holds, but that planned releases are missing.
+        "consistent as far as it goes" means that every claim holds, but planned releases are missing.
         """
         return "fails" if not self.holds else INCOMPLETE if self.missing > 0 else "holds"

@@ -1,8 +1,8 @@
-"""Compute numbered rows in several processes, with a journal for resuming.
+"""Compute many rows in several processes, with a journal for resuming.
 
-A job is a function that takes a range of row numbers and returns these rows as lines of text. Such a function can be
-sent to other processes or to a Dask cluster. Rows are appended to the journal in the order of their numbers. An
-interrupted job continues after the last row of its journal.
+A job is a function that takes a range of row numbers and returns these rows as lines of text. Workers import this
+function. Rows are appended to the journal in the order of their numbers. An interrupted job continues after the last
+row of its journal.
 """
 
 import os
@@ -37,7 +37,7 @@ def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
     """Open workers in this process, in several processes, or on a Dask cluster.
 
     The context yields a function that submits a call, and the number of calls to submit before waiting for the first
-    result. If a worker of a cluster crashes, Dask sends its calls to another worker.
+    result.
 
     Args:
         workers: The number of processes; 1 means that this process computes everything.
@@ -69,7 +69,7 @@ def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
 def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterator[str]:
     """Yield the rows with these numbers in order, as blocks of several lines.
 
-    If there are several workers, later rows are computed ahead. If a process crashes, the pool is opened again for the
+    ``work`` computes the rows in the workers of ``pool``. If a worker crashes, the pool is opened again for the
     remaining rows.
 
     Raises:
@@ -96,7 +96,6 @@ def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterato
 
 
 def _timed(work: Work, numbers: range) -> tuple[str, float]:
-    """Return the rows with these numbers, and the seconds that the worker took."""
     began = time.monotonic()
     return work(numbers), time.monotonic() - began
 
@@ -116,12 +115,13 @@ def complete_rows(
     The context yields the open file, positioned after the first line.
 
     Args:
-        work: The job.
+        work: The function that computes rows from their numbers.
         size: The number of rows.
-        path: The journal. Only one process at a time may use the file.
+        path: The journal, a file. Only one process at a time may use it.
         head: The lines before the rows; the first one identifies the job of the journal.
         pool: A function that opens the workers.
-        progress: A function that is called with the number of rows in the journal, then with the size of each batch.
+        progress: A function that is called with the number of rows already in the journal, then with the size of each
+            batch of new rows.
         name: The name of the journal in errors.
 
     Raises:
@@ -143,8 +143,7 @@ def complete_rows(
 def _resume(file: BinaryIO, head: bytes, path: str | Path, name: str) -> int:
     """Prepare a journal for appending, and return its number of complete rows.
 
-    ``head`` are the lines before the rows. They are written if they are missing or incomplete. An incomplete last row
-    is removed.
+    Missing lines of ``head`` before the rows are written. An incomplete last row is removed.
 
     Raises:
         InvalidParameterError: The file begins differently from ``head``, so it belongs to another job.

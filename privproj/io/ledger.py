@@ -1,19 +1,19 @@
 """Record each release of a training run in a ledger before the release is used.
 
-A ledger is an append-only file of JSON lines: a header, then for each phase an opening line and one numbered line per
+A ledger is an append-only file of JSON lines. After a header, each phase has an opening line and one numbered line per
 release. A phase of balls-in-bins counts its steps in epochs: ``batches`` lines are one epoch, and an incomplete epoch
 counts as a whole one. Every line is flushed to the disk (fsync) before its release is used. Therefore a run that is
 killed at any moment has used at most the releases in its ledger.
 
-Every line ends with a hash of all earlier bytes and of its own content. A line that is altered, duplicated, moved or
-missing from the middle is detected, and the file is rejected. Only the last line may be incomplete after a crash. It is
-then the beginning of the next expected line, possibly padded with zeros. The hash has no key. It detects damage, but
-not tampering by a person who recomputes the hashes. It also does not detect that whole lines at the end are missing.
-For that case the caller may also store the number of releases outside the file (see :class:`Ledger`).
+Every line ends with a hash of all earlier bytes and of its own content. A file is rejected if a line is altered,
+duplicated, moved or missing from the middle. Only the last line may be incomplete after a crash. It is then the
+beginning of the next expected line, possibly padded with zeros. The hash has no key. It does not detect tampering by a
+person who recomputes the hashes, nor that whole lines at the end are missing. For that case the caller may also store
+the number of releases outside the file (see :class:`Ledger`).
 
-:func:`verify_ledger` checks a ledger as a document. It writes the lines again from their content, and recomputes the
-epsilon of the target. The verdict is about the run that the file describes. A person with write access can replace the
-file by the ledger of another run, and nothing in the file can show that.
+:func:`verify_ledger` writes the lines of a ledger again from their content, and recomputes the epsilon of the target.
+The verdict is about the run that the file describes. A person with write access can replace the file by the ledger of
+another run, and nothing in the file can show that.
 
 The target of a ledger is an epsilon and a delta that the run must not exceed. A phase that would exceed the target is
 rejected before it begins, unless it sets a new target. An optional feature can enforce a target that has a further key
@@ -95,11 +95,12 @@ SECRET = "no noise came from a given seed"  # claim that the seed of the noise i
 
 
 class Budget(Protocol):
-    """A privacy budget of an optional feature that enforces the target of a ledger.
+    """A privacy budget with which an optional feature enforces the target of a ledger.
 
-    With a budget, later phases may depend on earlier outputs. The target has a key besides epsilon and delta. The table
-    ``BUDGETS`` of the feature maps this key to the class of the budget. The class is called with the entries of the
-    target and, if releases are counted, with the ``relation`` and the ``group_size`` of the phases.
+    With a budget, later phases of the run may depend on earlier outputs. The target has a key besides epsilon and
+    delta. The table ``BUDGETS`` of the feature maps this key to the class of the budget. The class is called with the
+    entries of the target. If releases are counted, it is also called with the ``relation`` and the ``group_size`` of
+    the phases.
 
     Attributes:
         requirements: The requirement on the run. It replaces the requirement that the plan is fixed in advance.
@@ -110,7 +111,7 @@ class Budget(Protocol):
     report: str
 
     def spend(self, release: Phase) -> None:
-        """Count the releases of a phase.
+        """Count the releases of a phase against the budget.
 
         Raises:
             UnsupportedError: The releases would exceed the budget. Then no release is counted.
@@ -129,14 +130,14 @@ class Budget(Protocol):
         ...
 
     def labels(self) -> dict[str, str]:
-        """Return the lines that the ledger command adds to its text, by label."""
+        """Return the labels and lines that the ledger command adds to its text output."""
         ...
 
 
 def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return the class of the budget that enforces a target.
+    """Return the class of the privacy budget that enforces a target of a ledger.
 
-    The result is None for a target that has only epsilon and delta, because such a target needs no budget.
+    The result is None for a target that has only epsilon and delta, which needs no budget.
 
     Raises:
         InvalidParameterError: The target is empty, has None as a value, has a key that no feature provides, or has
@@ -155,13 +156,13 @@ class Account:
     :func:`privproj.io.read_ledger` returns one.
 
     Args:
-        phases: For each phase a pair: its entry of a run file, with the planned number of steps, and its number of
+        phases: A pair for each phase: its entry as in a run file, with the planned number of steps, and its number of
             recorded releases.
         target: The epsilon and delta that the run must not exceed, as set by the latest phase with a target. It has a
             further key if a :class:`Budget` enforces it. None: there is no target.
         insecure: True if some noise came from a known seed, so that nothing is protected.
         public_subspace: True if a phase trained in a subspace that is assumed to be public.
-        alone: True for a training run without a ledger.
+        alone: True if the training run has no ledger.
         notes: Warnings about the file, which every result repeats.
 
     >>> from privproj import Gaussian
@@ -191,7 +192,7 @@ class Account:
         """Return the account with one more phase, which has no release yet.
 
         Args:
-            entry: The opening line of the phase, as data.
+            entry: The opening line of the phase in the ledger, as data.
             where: The file and the line, for messages.
 
         Returns:
@@ -213,20 +214,18 @@ class Account:
         return replace(self, phases=(*self.phases, (phase, 0)), target=target or self.target, **marks)
 
     def opening(self, phase: Phase, target: Any, marks: Container[str], again: bool) -> dict[str, Any] | None:
-        """Return the opening line of a phase as data, or None if none is needed.
-
-        No line is needed if the phase continues the last one.
+        """Return the line that opens a phase in the ledger, as data.
 
         Args:
             phase: The phase.
             target: The target that the phase sets; None or empty keeps the current target.
-            marks: The names in :data:`MARKS` that are true for the phase. The line has the names that are not yet true
-                for the account.
-            again: What to do if the last phase is complete and equals ``phase``. True opens a new phase, and False
-                continues the last phase.
+            marks: Those of "insecure" and "public_subspace" that are true for the phase. The line has those that are
+                not yet true for the account.
+            again: If the last phase is complete and equals ``phase``, True opens a new phase, and False continues the
+                last one.
 
         Returns:
-            The line, or None.
+            The line; None if the phase continues the last one.
         """
         entry = json.loads(json.dumps(phase.as_dict()))
         new = {mark: True for mark in MARKS if mark in marks and not getattr(self, mark)}
@@ -235,7 +234,7 @@ class Account:
         return {"phase": entry, **({"target": dict(target)} if target else {}), **new}
 
     def check_target(self, target: Any, where: str) -> None:
-        """Raise an error unless a phase may set this target now.
+        """Raise an error unless a new phase may set this target for the whole run.
 
         Args:
             target: The target that the phase sets; None keeps the current target, which is always allowed.
@@ -243,8 +242,8 @@ class Account:
 
         Raises:
             InvalidParameterError: A key or a value of the target is not valid.
-            UnsupportedError: No budget meets the target. Or the target differs from the current one after the first
-                release, and a :class:`Budget` enforces one of the two.
+            UnsupportedError: No :class:`Budget` meets the target. Or the target differs from the current one after the
+                first release, and a budget enforces one of the two.
         """
         if target is None:
             return
@@ -266,14 +265,14 @@ class Account:
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether a :class:`Budget` enforces the target.
+        """True if a :class:`Budget` enforces the target.
 
         If so, phases may depend on earlier outputs.
         """
         return bool((self.target or {}).keys() - {"epsilon", "delta"})
 
     def budget(self) -> Any:
-        """Return the budget that enforces the target, with all releases counted.
+        """Return the privacy budget that enforces the target, with all releases counted.
 
         Returns:
             The largest :class:`Budget` that meets the target.
@@ -311,16 +310,16 @@ class Account:
     def started(self) -> "Account":
         """The account without phases that were abandoned before their first release.
 
-        No output of such a phase can have influenced the decision to abandon it. The last phase is not removed, because
-        it may be about to begin.
+        The last phase remains, because it may be about to begin.
         """
+        # No output of such a phase can have influenced the decision to abandon it.
         return replace(self, phases=(*(phase for phase in self.phases[:-1] if phase[1]), *self.phases[-1:]))
 
     def to_end(self, first: int = -1) -> "Account":
         """Return the account as if its last phases had made all their planned releases.
 
         Args:
-            first: The index of the first of these phases; -1 for the last phase only.
+            first: The index of the first of these phases; by default the last phase of the account.
 
         Returns:
             The completed account.
@@ -330,9 +329,10 @@ class Account:
 
     @property
     def planned(self) -> "Account":
-        """The account as if every phase in :attr:`started` had made all planned releases.
+        """The account as if every phase had made all its planned releases.
 
-        With a :class:`Budget` only the last phase is completed, because an earlier phase may stop at any time.
+        Phases that never started are removed (:attr:`started`). With a :class:`Budget` only the last phase is
+        completed, because an earlier phase may stop at any time.
         """
         return self.started.to_end(-1 if self.is_adaptive else 0)
 
@@ -354,7 +354,7 @@ class Account:
     def renumbered(self) -> "Account":
         """The account with numbers as the names of its phases.
 
-        The original names are removed because they cannot be verified.
+        The original names cannot be verified.
         """
         phases = tuple(({**entry, "name": str(i + 1)}, steps) for i, (entry, steps) in enumerate(self.phases))
         return replace(self, phases=phases)
@@ -372,7 +372,7 @@ class Account:
         return tuple(text for text, holds in assumed.items() if holds)
 
     def released_phases(self) -> list[Phase]:
-        """Return the recorded releases as phases.
+        """Return the phases with their recorded, not their planned, numbers of steps.
 
         An incomplete epoch of balls-in-bins counts as a whole one.
 
@@ -426,7 +426,7 @@ class Account:
         return self.explained(result)
 
     def overspent(self) -> str:
-        """Return how the releases exceed the target, as text; empty if they do not.
+        """Return a text on how the releases exceed the target; empty if they do not.
 
         Only a target with epsilon and delta is checked. A relative excess of at most :data:`TARGET_SLACK` is allowed.
 
@@ -473,7 +473,7 @@ class Account:
 
 
 def _releases_per_step(entry: Mapping[str, Any]) -> int:
-    """Return the number of releases in one step of a phase.
+    """Return the number of releases in one step of a phase of a training run.
 
     A step of balls-in-bins is an epoch, which releases all its batches. Any other step is one release.
     """
@@ -481,10 +481,7 @@ def _releases_per_step(entry: Mapping[str, Any]) -> int:
 
 
 def planned_releases(entry: Mapping[str, Any]) -> int:
-    """Return the planned number of releases of a phase.
-
-    A complete phase has this number of release lines in the ledger.
-    """
+    """Return the planned number of releases of a phase of a training run."""
     return int(entry["steps"]) * _releases_per_step(entry)
 
 
@@ -520,7 +517,9 @@ def read_ledger(path: str | Path) -> Account:
 
 
 def parse_ledger(content: bytes, path: str) -> "_Reader":
-    """Return the parsed content of a ledger; ``path`` is for messages.
+    """Return the parsed content of a ledger, which must have a phase.
+
+    ``path`` is for messages.
 
     Raises:
         InvalidParameterError: The ledger is damaged, or has no phase.
@@ -542,9 +541,8 @@ class _Reader:
     """The parsed content of a ledger up to the last line that was read or written.
 
     Attributes:
-        account: The account of all lines.
-        replaced: The account before each change of the target. With a :class:`Budget`, also the account before each
-            phase.
+        account: The planned and recorded releases of all lines.
+        replaced: The accounts before each change of the target. With a :class:`Budget`, also those before each phase.
         as_written: False if the opening line of a phase differs from the line that privproj writes.
         half_opened: The number of bytes of an incomplete opening line at the end of the file; 0 if there is none.
 
@@ -570,22 +568,21 @@ class _Reader:
             self.take(rest, is_whole=False)
 
     def line(self, entry: Mapping[str, Any]) -> bytes:
-        """Return the bytes of the next line: the ``entry`` and a hash.
+        """Return the bytes of the next line of the ledger: the ``entry`` and a hash.
 
-        The hash covers all earlier bytes and the entry. The hash has no key. So the hash detects damage, but not
-        deliberate tampering.
+        The hash covers all earlier bytes and the entry. The hash has no key, so it detects damage, but not deliberate
+        tampering.
         """
         line_hash = self.hash.copy()
         line_hash.update(json.dumps(entry).encode())
         return json.dumps({**entry, "chain": line_hash.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
 
     def take(self, line: bytes, is_whole: bool = True) -> None:
-        """Parse the next line, and update the account.
+        """Parse the next line of the ledger, and update the account.
 
-        The argument has no newline. A line opens a phase or records a release. After a crash a line may be incomplete,
-        so that it is only the beginning of an expected line. An incomplete line that records a release counts as a
-        release, and may be padded with zeros. An incomplete line that opens a phase does not open it. Such a line is
-        only allowed at the end of the file, where ``is_whole`` is False.
+        A line opens a phase or records a release. A crash may leave an incomplete line, possibly padded with zeros.
+        This line counts as a release, or is ignored if it opens a phase. An incomplete opening line is only allowed at
+        the end of the file, where ``is_whole`` is False.
 
         Raises:
             InvalidParameterError: The line differs from every line that privproj could write at this position.
@@ -620,10 +617,7 @@ class _Reader:
 
 
 def _value_of(line: bytes) -> Any:
-    """Return the JSON value at the beginning of a line, and ignore the rest.
-
-    The result is None if there is no complete value.
-    """
+    """Return the JSON value at the beginning of a line; None if it is incomplete."""
     try:
         return json.JSONDecoder().raw_decode(line.decode())[0]
     except (ValueError, RecursionError):
@@ -631,10 +625,7 @@ def _value_of(line: bytes) -> Any:
 
 
 def _begins_phase(line: bytes) -> bool:
-    """Return whether a line can be an incomplete opening line.
-
-    Such a line is printable ASCII. Such a line begins with ``{"phase"``, or is a part of this beginning.
-    """
+    """Return whether a line can be an incomplete opening line of a phase."""
     opening = b'{"phase"'
     return line[: len(opening)] == opening[: len(line)] and line.isascii() and line.decode().isprintable()
 
@@ -643,21 +634,20 @@ Keep = Callable[[int], object]  # a function that stores the number of releases 
 
 
 class Ledger(_Reader):
-    """A ledger that this process writes, with an exclusive lock.
+    """A ledger file that this process writes, with an exclusive lock.
 
     If ``phase`` equals the last phase of the file, the last phase continues. Any other phase is appended.
 
     Args:
         path: The file.
-        phase: The phase whose releases follow.
+        phase: The phase of the training run whose releases follow.
         target: A new target for the whole ledger; None keeps the current one.
-        marks: The names in :data:`MARKS` that are true for the phase.
-        check: A function that is called with the account of the file under the lock, before anything is written. It
-            returns ``keep``, a function that stores the number of all releases outside the file. ``keep`` is called
-            when the ledger opens, at intervals, and when it closes. Its first call is after all checks and before the
-            phase is written.
-        again: What to do if the last phase is complete and equals ``phase``. True opens a new phase, and False
-            continues the last phase.
+        marks: Those of "insecure" and "public_subspace" that are true for the phase, as in :class:`Account`.
+        check: A function that is called with the :class:`Account` of the locked file, before anything is written. It
+            returns a function ``keep`` that stores the number of all releases outside the file. ``keep`` is called
+            after all checks and before the phase is written, then at intervals, and when the ledger closes.
+        again: If the last phase is complete and equals ``phase``, True opens a new phase, and False continues the last
+            one.
 
     Raises:
         InvalidParameterError: The file is not a ledger, or another process writes it.
@@ -685,7 +675,6 @@ class Ledger(_Reader):
             raise
 
     def _begin(self, phase: Phase, target: dict[str, Any], marks: tuple[str, ...], keep: Keep, again: bool) -> None:
-        """Continue the last phase if it equals ``phase``, else append ``phase``."""
         account = self.account
         account.check_target(target or None, self.path)
         opening = account.opening(phase, target, marks, again)
@@ -711,10 +700,7 @@ class Ledger(_Reader):
         self.budget = opened.budget() if opened.is_adaptive else None
 
     def _read_file(self) -> None:
-        """Read the file, and determine the bytes that must precede the next line.
-
-        These bytes are the header if the file is empty, and a newline if the last line of the file has none.
-        """
+        """Read the ledger file, and determine the bytes that must precede the next line."""
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
         super().__init__(self.path, written)
         self.size, self.unsure = len(written), False
@@ -726,9 +712,9 @@ class Ledger(_Reader):
         return self.account.phases[-1][1]
 
     def record(self) -> int:
-        """Record one release on the disk, and return its number within the phase.
+        """Record one release on the disk, and return its number within its phase.
 
-        If the last write failed, the file is read again first.
+
 
         Raises:
             InvalidParameterError: The ledger is closed, or another process changed the file.
@@ -747,15 +733,15 @@ class Ledger(_Reader):
         return self.steps
 
     def keep_count(self) -> None:
-        """Store the number of releases outside the ledger.
+        """Store the number of releases outside the ledger, if the caller wants that.
 
-        This number shows later if whole lines are missing at the end of the ledger.
+        The number shows later if whole lines are missing at the end of the ledger.
         """
         self.keep(self.account.spent)
         self.last_count = self.account.spent
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        """Write one line, and flush the file to the disk."""
+        """Write one line to the ledger, and flush the file to the disk."""
         self.check_file()
         line = self.line(entry)
         left = self.missing + line
@@ -781,10 +767,8 @@ class Ledger(_Reader):
     def check_file(self) -> None:
         """Raise an error if the ledger is closed, or if its file was changed.
 
-        The file must not be moved, removed or changed in size by another process.
-
         Raises:
-            InvalidParameterError: The ledger is closed, or its file was changed.
+            InvalidParameterError: The ledger is closed, or another process moved, removed or resized its file.
         """
         if self.file < 0:
             remedy = "call make_private again to continue the run"
@@ -824,20 +808,23 @@ def _sync_folder(path: Path) -> None:
 
 @dataclass(frozen=True)
 class LedgerVerdict(Verdict):
-    """The result of checking a ledger, with the account of the ledger."""
+    """The result of checking a ledger, with its planned and recorded releases."""
 
     account: Account
 
     @property
     def missing(self) -> int:
-        """The number of planned releases that are not recorded (:attr:`Account.started`)."""
+        """The number of planned releases that are not recorded.
+
+        Phases that never started do not count (:attr:`Account.started`).
+        """
         return self.account.planned.spent - self.account.spent
 
 
 def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
-    """Return the verdict on the content of a ledger; ``path`` is for messages.
+    """Return which claims about a ledger hold, from its content.
 
-    The verdict has each claim and whether it holds.
+    The ledger is that of a training run, and ``path`` is for messages.
 
     Raises:
         InvalidParameterError: The ledger is damaged, or has no phase.

@@ -1,4 +1,4 @@
-"""Check regression files: queries with an expected value, an upper limit, or both."""
+"""Check regression files: queries with an expected value or an upper limit."""
 
 import math
 import time
@@ -37,9 +37,10 @@ class Entry:
         place: The file and the entry, for messages.
         expected: The keys of the entry that specify the expected result (:data:`EXPECTED`).
         result: The result, set by :meth:`checked` if it is finite.
-        problem: A description of the failure, set by :meth:`checked`; empty if there is none.
-        seconds: The duration of the query, set by :meth:`checked`.
-        compared: Whether the result agrees with mpmath, as text; empty if this comparison was not requested.
+        problem: How the result differs from the expected one, set by :meth:`checked`; empty if it does not.
+        seconds: The duration of the query in seconds, set by :meth:`checked`.
+        compared: "agrees" or "differs" after a comparison with mpmath, or the reason why there was none; empty if not
+            requested.
     """
 
     file: str
@@ -55,18 +56,18 @@ class Entry:
 
     @property
     def holds(self) -> bool:
-        """Whether the entry has no failure."""
+        """True if the result agrees with the expected one."""
         return not self.problem
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The query as keys and values: parameters, targets, bound and relation."""
+        """The keys and values of the query, including its bound and relation."""
         phase = spec.composition_from(self.keys, self.query).only
         keys = {key: value for key, value in self.keys.items() if key not in ("name", "query", *EXPECTED)}
         return {**keys, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
-        """Return the current result of the query.
+        """Evaluate the query of the entry, and return the result.
 
         Raises:
             PrivprojError: The query has no result.
@@ -75,10 +76,10 @@ class Entry:
             return spec.evaluate_entry(self.query, self.keys)
 
     def checked(self, reference: bool = False) -> "Entry":
-        """Return the entry after evaluating its query and checking the result.
+        """Return the entry with the result of its query, compared with the expected one.
 
-        The result must be finite and have the expected status and value. With ``reference``, the result is also
-        compared with a value that mpmath computes, if mpmath supports the query.
+        The result must be finite and have the expected status and value. With ``reference``, it is also compared with a
+        value from mpmath, if mpmath supports the query.
         """
         began, result = time.perf_counter(), None
         try:
@@ -92,10 +93,6 @@ class Entry:
         return entry._compared() if reference and result is not None else entry
 
     def _compared(self) -> "Entry":
-        """Return the entry after comparing its result with mpmath.
-
-        A difference is a failure.
-        """
         from privproj.accounting.digits import difference, noise_difference, reference_value
 
         assert self.result is not None
@@ -113,7 +110,7 @@ class Entry:
         return replace(self, compared="differs" if problem else "agrees", problem=self.problem or problem)
 
     def _problem_with(self, result: Result, expected: Mapping[str, Any]) -> str:
-        """Return the failure of a finite result, as text; empty if there is none."""
+        """Return how a finite result differs from the expected one, as text, or no text."""
         value, status = float(result.value or 0.0), expected.get("status", result.status)
         expect, rtol, most = expected.get("expect"), expected.get("rtol", DEFAULT_RTOL), expected.get("at_most")
         if result.status != status:
@@ -126,9 +123,9 @@ class Entry:
         return "; ".join(problems) + self._why(result) if problems else ""
 
     def _why(self, result: Result) -> str:
-        """Return a text about versions of the bound that may explain a changed value.
+        """Return a text on whether a new version of the bound may explain a changed value.
 
-        The text is empty if the entry has no version.
+        The text is empty if the entry does not name a version.
         """
         now, then = result.bound_version, self.expected.get("bound_version")
         if then is None:
@@ -139,10 +136,10 @@ class Entry:
 
     @property
     def rewritten(self) -> dict[str, Any]:
-        """The new values of ``expect`` and ``bound_version`` for the file.
+        """The new values of ``expect`` and ``bound_version`` to write to the file.
 
-        A key is omitted if the entry does not have it, or if its value is unchanged. Without a result, the mapping is
-        empty.
+        A key is omitted if the entry does not have it, or if its value is unchanged. Without a result, there are no
+        keys.
         """
         if self.result is None or self.result.value is None:
             return {}
@@ -152,9 +149,9 @@ class Entry:
         return {key: now for key, now in new.items() if self.keys.get(key, now) != now}
 
     def updated(self) -> "Entry":
-        """Return the entry after ``expect`` was updated in its file.
+        """Return the entry, checked as if its file expected the current result.
 
-        The status and the limit are checked again. An entry without a result is returned unchanged.
+        The status and the upper limit are checked again. An entry without a result is returned unchanged.
         """
         limits = {key: value for key, value in self.expected.items() if key != "expect"}
         return self if self.result is None else replace(self, problem=self._problem_with(self.result, limits))
@@ -163,13 +160,13 @@ class Entry:
 def change_text(before: float, now: float) -> str:
     """Return the relative change of a number in percent, as text.
 
-    If ``before`` is 0, the text is the absolute change.
+    For a change from 0, it is the absolute change.
     """
     return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
 
 
 def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[Entry]:
-    """Return the entries of a regression file.
+    """Return the queries of a regression file with their expected results.
 
     ``data`` is the parsed file, and ``where`` is its name in messages.
 
@@ -209,7 +206,7 @@ def _entry_from(entry: Any, file: str, number: int) -> Entry:
 
 
 def _expectations_from(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an entry that specify its expected result.
+    """Return the keys of a regression file entry that specify its expected result.
 
     Raises:
         InvalidParameterError: The entry has no expected value and no limit, or such a key is not valid.

@@ -1,7 +1,7 @@
 """Read run files into compositions, and write training runs as run files.
 
-A run file is a TOML or JSON file with an entry for each phase of a run. An entry has a mechanism, or a special key of
-an optional feature (:class:`PhaseKind`). An entry also has the sampling and the number of steps.
+A run file is a TOML or JSON file with an entry for each phase of a run. An entry has the sampling, the number of steps,
+and a mechanism or a special key of an optional feature (:class:`PhaseKind`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,10 +45,10 @@ class PhaseKind:
 
 
 def phase_kind(entry: Mapping[str, Any]) -> tuple[str, PhaseKind] | None:
-    """Return the special key of an entry, and the :class:`PhaseKind` for this key.
+    """Return the key that replaces ``mechanism`` in an entry, and its kind.
 
-    An optional feature defines a special key, such as ``event``. The result is None if the entry has a mechanism, or no
-    special key.
+    An optional feature defines such a key, for example ``event``. The result is None if the entry has a mechanism, or
+    no such key.
     """
     if "mechanism" in entry:
         return None
@@ -121,7 +121,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
 
 
 def without_names(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries of phases without their names, which cannot be verified."""
+    """Return the entries of the phases of a run without the names of the phases."""
     return [{key: value for key, value in entry.items() if key != "name"} for entry in entries]
 
 
@@ -132,7 +132,7 @@ def listed(table: Mapping[str, Any], *hidden: str) -> str:
 
 
 def releases_text(result: Result) -> list[str]:
-    """Return the releases of a result as text, one line for each phase.
+    """Return a description of the releases of a result, one line for each phase.
 
     A result of a single mechanism has one line.
     """
@@ -193,7 +193,7 @@ class Accountant:
     if not TYPE_CHECKING:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Raise AttributeError, with a hint if another library uses this name."""
+            """Raise AttributeError, with a hint if other accountants have this attribute."""
             raise AttributeError(unknown_attribute("Accountant", name))
 
     def step(
@@ -226,7 +226,7 @@ class Accountant:
 
     @staticmethod
     def _phase(mechanism: Mechanism, name: str | None, bound: str | None, run: RunOptions) -> Phase:
-        """Return a checked phase; it has one step unless the run sets steps or epochs."""
+        """Return the phase of some releases after checking it; one step by default."""
         counted: RunOptions = run if {"steps", "epochs"} & set(run) else {**run, "steps": 1}
         phase = phase_of(mechanism, name or getattr(mechanism, "name", ""), bound, **counted)
         phase.check()
@@ -273,7 +273,7 @@ class Accountant:
         bound: str | None = None,
         **run: Unpack[RunOptions],
     ) -> Remaining:
-        """Return how many releases of a mechanism still fit in a budget.
+        """Return how many releases of a mechanism still fit in a privacy budget.
 
         Args:
             mechanism: The mechanism; None for more steps like those of the last phase.

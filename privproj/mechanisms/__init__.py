@@ -1,4 +1,4 @@
-"""Define mechanisms and their bounds.
+"""Define mechanisms and their privacy bounds.
 
 A mechanism is a frozen dataclass with the parameters of one release. :mod:`privproj.mechanisms.registry` lists the
 bounds.

@@ -10,10 +10,11 @@ from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, p
 
 
 class Lift(NamedTuple):
-    """The noise and the projection error of the update of one release (C38).
+    """The noise and projection error in the model update of one training step (C38).
 
-    The update ``U`` is the release mapped back to the size of the gradient. Let ``S`` be the sum of the clipped
-    gradients, with ``n d`` entries, ``C`` the clipping norm and ``z`` the noise multiplier. Then ``E U = S`` and
+    The update ``U`` is the released matrix, mapped back to the shape of the gradient. Let ``S`` be the sum of the
+    clipped gradients, a matrix with ``n d`` entries. Let ``C`` be the clipping norm and ``z`` the noise multiplier.
+    Then ``E U = S`` and
 
         E|U - S|^2 = (factor - 1) |S|^2 + n d (noise z C)^2.
 
@@ -22,7 +23,7 @@ class Lift(NamedTuple):
     Attributes:
         noise: The ratio of the effective noise multiplier to the noise multiplier ``z``.
         factor: The projection factor, ``E|U|^2/|S|^2`` without noise; 1 if nothing is projected.
-        released: The number of entries of the release; None if the size of the gradient is not known.
+        released: The number of entries of the released matrix; None if the size of the gradient is not known.
         of: The number of entries of the gradient; None if it is not known.
     """
 
@@ -39,14 +40,14 @@ class Mechanism:
     Class attributes:
 
     * ``name``: the name on the command line and in files.
-    * ``summary``: one line for tables.
+    * ``summary``: a description in one line.
     * ``example``: parameters of an example, as ``name=value`` pairs.
-    * ``requirements``: the requirements on the program.
+    * ``requirements``: the requirements of every bound on the training program.
     * ``default_relation``: the neighboring relation if none is given; None for add-remove.
     * ``poisson``: whether there is an amplification theorem for Poisson sampling.
-    * ``remedy``: what makes epsilon smaller, for error messages.
+    * ``remedy``: a change of parameters that reduces epsilon, for error messages.
     * ``with_rank``: whether epsilon "grows" or "falls" with the rank, or first falls and then grows ("u-shaped").
-    * ``finds_rank``: whether the rank query supports the mechanism.
+    * ``finds_rank``: whether privproj can calibrate the rank to a target.
     * ``can_be_sampled``: whether some bound holds under subsampling.
     * ``used_by``: pairs of a parameter that only some bounds use and the names of these bounds, the best one first.
     * ``deviation_over_scale``: the standard deviation of the noise, divided by the noise multiplier times the
@@ -68,10 +69,9 @@ class Mechanism:
     noise_multiplier = None
 
     def __new__(cls, *unnamed: object, **parameters: Any) -> Self:
-        """Return a mechanism, or a :class:`MechanismColumns` for array parameters.
+        """Return a mechanism, or several mechanisms if a parameter is an array.
 
-        The result is a :class:`MechanismColumns` if a parameter other than a flag or ``layers`` is a list, a tuple, a
-        range or an array.
+        A list, tuple, range or array gives a :class:`MechanismColumns`, except for a flag or ``layers``.
 
         Raises:
             InvalidParameterError: A parameter is unknown, or given without its name.
@@ -97,20 +97,20 @@ class Mechanism:
 
     @classmethod
     def call_text(cls, without: str = "") -> str:
-        """Return the text of a call that makes such a mechanism, for error messages.
+        """Return an example of a call of the constructor, for error messages.
 
         Args:
-            without: The name of the calibrated parameter, which is omitted.
+            without: The name of a parameter to leave out, because it is calibrated.
 
         Returns:
-            The text of the call, with ``...`` for the values.
+            The call as text, with ``...`` for the values.
         """
         names = (pair.split("=")[0] for pair in cls.example.split())
         return f"{cls.__name__}({', '.join(f'{name}=...' for name in names if name != without)})"
 
     @property
     def clipping_requirements(self) -> tuple[str, ...]:
-        """The requirements on clipping that only some parameters cause."""
+        """The requirements on clipping that depend on the parameters."""
         return ()
 
     @property
@@ -127,13 +127,13 @@ class Mechanism:
         return False
 
     def for_group(self, size: int) -> "Mechanism":
-        """Return the mechanism for a group of records of one user.
+        """Return the mechanism with the sensitivity of a user with ``size`` records.
 
         Args:
             size: The number of records of the user, at least 1.
 
         Returns:
-            The mechanism with the sensitivity and the assumptions of the group.
+            The mechanism, in which the sensitivity and the assumptions hold for all these records together.
         """
         return self
 
@@ -162,7 +162,7 @@ class Mechanism:
 
     @property
     def rank_limit(self) -> int:
-        """The largest rank that the rank query tries."""
+        """The largest rank that a calibration tries."""
         return 10**6
 
     def notes(self) -> list[str]:
@@ -170,7 +170,7 @@ class Mechanism:
         return []
 
     def lift(self) -> Lift | None:
-        """Return the noise and projection error of the update; None if there is no update."""
+        """Return the noise and projection error of the model update; None if not defined."""
         return None
 
     def parameters(self) -> dict[str, object]:
@@ -191,10 +191,10 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class MechanismColumns:
-    """A class of mechanisms with arrays of parameters, one row for each mechanism.
+    """Several mechanisms of one class, with an array of values for some parameters.
 
-    ``epsilons``, ``deltas`` and ``sigmas`` accept such an object. It is not a :class:`Mechanism`, so functions for one
-    mechanism raise an error for it.
+    ``epsilons``, ``deltas`` and ``sigmas`` accept such an object. Functions for one mechanism raise an error, because
+    such an object is not a :class:`Mechanism`.
     """
 
     kind: type[Mechanism]
@@ -204,17 +204,14 @@ class MechanismColumns:
 def is_column(name: str, value: object) -> bool:
     """Return whether the value of a parameter is a list, tuple, range or array.
 
-    The result is False for ``layers``, because all rows share the same layers.
+    The result is False for ``layers``, because several layers belong to one mechanism.
     """
     return name != "layers" and (isinstance(value, list | tuple | range) or len(getattr(value, "shape", ())) > 0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class NoisyMechanism(Mechanism):
-    """A mechanism with a noise multiplier.
-
-    The noise multiplier is None only if a query calibrates it.
-    """
+    """A mechanism with a noise multiplier, which is None if it is to be calibrated."""
 
     noise_multiplier: float | None = parameter(
         NOISE, "z = noise standard deviation / sensitivity.", "Z", is_needed=True, is_found=True
@@ -241,9 +238,9 @@ class NoisyMechanism(Mechanism):
         return self.noise_multiplier
 
     def for_group(self, size: int) -> "Mechanism":
-        """Return the mechanism for a group of records of one user.
+        """Return the mechanism with the sensitivity of a user with ``size`` records.
 
-        The sensitivity for a group is ``size`` times as large.
+        This sensitivity is ``size`` times that of one record.
 
         Args:
             size: The number of records of the user, at least 1.
@@ -269,7 +266,7 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def clipping_requirements(self) -> tuple[str, ...]:
-        """The requirements of adaptive clipping on the count and on the noise."""
+        """The requirements of adaptive clipping; empty for a fixed clipping norm."""
         return (Requirement.NOISE_AT_ADAPTED_CLIP, Requirement.CENTERED_COUNT) if self.adapts_clip else ()
 
     @property
@@ -279,7 +276,7 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def adaptive_count_shift(self) -> float:
-        """The square ``c^2`` of the ratio ``c = (1/2)/S`` for the count.
+        """The squared sensitivity over noise of the clipping count, ``1/(2 S)^2``.
 
         ``S`` is ``adaptive_clipping_sigma``, the standard deviation of the noise on the count. The value is 0 without a
         count.
@@ -289,10 +286,10 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def mu_with_count(self) -> float:
-        """The ratio of sensitivity to noise of sum and count together, rounded up.
+        """The sensitivity over noise of gradient sum and clipping count together.
 
-        It is ``sqrt(mu^2 + c^2)``, where ``mu`` and ``c`` are the ratios of the sum and of the count. This holds if the
-        sum is not projected. Without a count the value is ``mu``.
+        The value is ``sqrt(mu^2 + c^2)``, rounded up. ``mu`` is the sensitivity over noise of an unprojected sum, and
+        ``c`` is that of the count. Without a count the value is ``mu``.
 
         Raises:
             InvalidParameterError: The noise multiplier was omitted.
@@ -303,10 +300,10 @@ class ClippedSum(NoisyMechanism):
         return math.nextafter(math.hypot(self.mu, 0.5 / self.adaptive_clipping_sigma), math.inf)
 
     def mus_with_count(self, mu: Any) -> Any:
-        """Return :attr:`mu_with_count` for other ratios ``mu`` of the sum.
+        """Return the sensitivity over noise of gradient sum and clipping count together.
 
         Args:
-            mu: The ratio of the sensitivity of the sum to its noise, a number or an array.
+            mu: The sensitivity over noise of the sum alone, a number or an array.
 
         Returns:
             The joint ratios, rounded up.
@@ -316,9 +313,9 @@ class ClippedSum(NoisyMechanism):
         return mu if self.adaptive_clipping_sigma is None else joint
 
     def for_group(self, size: int) -> "Mechanism":
-        """Return the mechanism for a group of records of one user.
+        """Return the mechanism with the sensitivity of a user with ``size`` records.
 
-        The sensitivities of sum and count are ``size`` times as large.
+        The sensitivities of gradient sum and clipping count are ``size`` times those of one record.
 
         Args:
             size: The number of records of the user, at least 1.
@@ -331,7 +328,7 @@ class ClippedSum(NoisyMechanism):
     def for_replacement(self) -> "Mechanism":
         """Return the mechanism under the replace relation.
 
-        A clipped record may replace one that is not clipped, so the sensitivity of the count doubles.
+        A clipped record may replace one that is not clipped, so the sensitivity of the clipping count doubles.
 
         Returns:
             The mechanism with its ``adaptive_clipping_sigma`` divided by two.
@@ -340,7 +337,7 @@ class ClippedSum(NoisyMechanism):
 
 
 def _with_count(mechanism: Mechanism, sigma: float | None, size: int) -> Mechanism:
-    """Return the mechanism with the noise ``sigma`` on the count divided by ``size``.
+    """Return the mechanism with the noise on its clipping count divided by ``size``.
 
     This is equivalent to a count whose sensitivity is ``size`` times as large.
     """

@@ -25,7 +25,7 @@ OF_ONE_RECORD: dict[str, Any] = {
 def _assumes_rank_one(mechanism: Mechanism) -> tuple[Assumption, ...]:
     """Return the assumption that neighboring sums differ by a matrix of rank one.
 
-    If the shape of the query rules out a larger rank, the tuple is empty.
+    The tuple is empty if the shape of the matrix rules out a larger rank.
     """
     return () if getattr(mechanism, "largest_rank", None) == 1 else (DataAssumption.DIFFERENCE_RANK.at(k=1),)
 
@@ -42,21 +42,21 @@ Support = Literal["split", "tau", "adaptive-clipping", "fixed-projection", "shar
 
 @dataclass(frozen=True)
 class OverRun:
-    """A bound that accounts for a whole run by a function of its own.
+    """A bound on the privacy of a whole training run, not of one release.
 
-    ``over_run`` maps a run to its privacy curve. It raises :class:`privproj.UnsupportedError` if no theorem covers the
-    run.
+    ``over_run`` maps a run to its privacy curve. This function raises :class:`privproj.UnsupportedError` if no theorem
+    covers the run.
     """
 
     over_run: Callable[[Run], Curve]
 
 
 class Flaw(NamedTuple):
-    """Why a refuted or asymptotic bound is not a guarantee.
+    """The reason why a refuted or asymptotic bound is not a guarantee.
 
     Attributes:
         reason: The counterexample or the unspecified constant, and which bound to use instead.
-        affects: Called with a mechanism; returns whether the flaw exists at its parameters. If not, the bound holds.
+        affects: A function of a mechanism that returns False if the bound nevertheless holds at its parameters.
     """
 
     reason: str
@@ -70,32 +70,33 @@ class Bound:
     Attributes:
         name: The name on the command line and in files.
         mechanism: The class of the mechanism.
-        summary: A noun phrase for tables.
+        summary: A description of the bound, as a noun phrase.
         formula: The formula in plain text.
         source: The paper and the theorem, or the argument if the theorem is our own.
-        representation: Called with a mechanism; returns the bound of one release, for example as a privacy profile or a
-            Renyi curve, or an :class:`OverRun`.
+        representation: A function of the mechanism that returns the bound as a privacy profile or a Renyi curve of one
+            release, or as an :class:`OverRun`.
         proof: The claim of docs/proofs.md that proves or refutes the theorem; empty if the source is enough.
-        of_group: Called with the mechanism for a group of records of one user; returns the bound, as ``representation``
-            does. "same" means ``representation``. None means that the theorem does not cover groups.
+        of_group: Like ``representation``, for a user with several records: a function of ``mechanism.for_group(size)``.
+            "same" means that ``representation`` also holds for groups. None means that the theorem does not cover
+            groups.
         exact: Whether two neighboring datasets attain the bound: True, False, or a function of the mechanism that
             returns one of them. "given-projection" means that the bound is exact for an adversary who also observes the
             projections (C4).
-        worst_differences: Called with a mechanism; returns privacy profiles, usually the largest first. Each is the
-            profile for one difference between neighboring sums that the assumptions allow. So each is a lower bound on
-            delta if the adversary observes the projections (C28). None means that no such profile is known.
+        worst_differences: A function of the mechanism that returns privacy profiles, usually the largest first. Each is
+            the profile for one difference between neighboring sums that the assumptions allow. So each is a lower bound
+            on delta if the adversary observes the projections (C28). None means that no such profile is known.
         status: Proved, conditional, asymptotic or refuted.
         flaw: Why a refuted or asymptotic bound is not a guarantee.
-        assumptions: Called with a mechanism; returns the assumptions on the data. A bound with an assumption is
+        assumptions: A function of the mechanism that returns the assumptions on the data. A bound with an assumption is
             conditional, otherwise proved.
-        check: Called with a mechanism; raises :class:`InvalidParameterError` or :class:`UnsupportedError` if the
-            theorem does not cover its parameters.
+        check: A function of the mechanism that raises :class:`InvalidParameterError` or :class:`UnsupportedError` if
+            the theorem does not cover its parameters.
         relations: The neighboring relations under which the theorem holds.
-        supports: Further cases that the theorem covers. "split": the user may set how delta is divided between two
-            events. "tau": the user may set the free parameter ``tau``. "adaptive-clipping": the release may include the
-            noisy count (C31). "fixed-projection": one projection may be used for all releases. "shared-projection": the
-            projections of the layers may be dependent (C6). "one-vector" is a restriction: the theorem covers sketches
-            of one vector only (C14).
+        supports: Further cases that the theorem covers. "split": the user may set how delta is divided between two bad
+            events of the proof. "tau": the user may set the free parameter ``tau`` of the bound. "adaptive-clipping":
+            the release may include the noisy count (C31). "fixed-projection": one projection may be used for all
+            releases. "shared-projection": the projections of the layers may be dependent (C6). "one-vector" is a
+            restriction: the theorem covers sketches of one vector only (C14).
         version: An integer that increases whenever a value of the bound may change.
         example: The options of an example command. The default is the example of the mechanism. For a claim that has no
             formula, the example is a whole command with another bound.
@@ -139,12 +140,12 @@ class Bound:
 
     @property
     def reason(self) -> str:
-        """Why the bound is not a guarantee; empty if the bound is a guarantee."""
+        """The reason why the bound is not a guarantee; empty if it is one."""
         return self.flaw.reason if self.flaw else ""
 
     @property
     def default_relation(self) -> str | None:
-        """The neighboring relation if none is given.
+        """The neighboring relation of a query that does not name one.
 
         The value is the default of the mechanism if the bound holds under that relation. Otherwise it is zero-out,
         because the number of records is public under zero-out, as it is under replace. None means the default of the
@@ -161,9 +162,10 @@ class Bound:
         return self.exact(mechanism) if callable(self.exact) else self.exact is True
 
     def requirements(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
-        """Return the requirements on the program, for any parameters of the mechanism.
+        """Return the requirements of the bound on the training program.
 
-        A bound that holds for a fixed projection does not require fresh projections.
+        The requirements do not depend on the parameters of the mechanism. A bound that holds for a fixed projection
+        does not require fresh projections.
         """
         of_mechanism = (
             requirement

@@ -63,10 +63,7 @@ ANALYTIC = Bound(
 
 
 def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
-    """Return the probability that the absolute privacy loss exceeds eps.
-
-    As a function of eps, this probability is a loose upper bound of the privacy profile.
-    """
+    """Return a loose privacy profile: the probability that ``|privacy loss| > eps``."""
     mu = mechanism.mu_with_count
 
     def log_delta(eps: float) -> Enclosure:

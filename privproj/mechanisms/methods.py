@@ -1,9 +1,8 @@
 """Map published training methods to the mechanisms that account for them.
 
-For a method whose privacy claim is refuted, these are mechanisms to use instead. ``privproj explain NAME`` and
-``privproj bounds NAME`` print entries of this table, and the error for an unknown mechanism refers to them.
-``docs/published-methods.md`` is written from the table. The table is in the file ``methods.toml`` of this package, and
-in files of the same name in optional features.
+If the privacy claim of a method is refuted, these are mechanisms to use instead. ``privproj explain NAME`` prints an
+entry of the table, and ``docs/published-methods.md`` is written from it. The table is in ``methods.toml`` of this
+package, and in files of the same name in optional features.
 """
 
 import re
@@ -17,13 +16,12 @@ from privproj.errors import PrivprojError, UnknownNameError, UnsupportedError, u
 
 @dataclass(frozen=True)
 class _Method:
-    """A published method.
+    """A published training method, and how privproj accounts for it.
 
     Attributes:
         name: The name in the literature.
         also: Names of other methods with the same entry.
-        mechanisms: The names of mechanisms that account for the method, the most common one first; empty if no
-            mechanism does.
+        mechanisms: The names of mechanisms that account for the method, the most common one first; empty if none does.
         released: The outputs that an adversary observes over all steps.
         accounted: How to account for the method.
         mistake: A caution in accounting for the method, such as a common mistake.
@@ -60,9 +58,9 @@ LORA_NAMES = ("lora", "qlora", "peft")  # the mechanism depends on what is clipp
 
 
 def find_method(name: str) -> _Method | None:
-    """Return the method of this name; None if there is none.
+    """Return the published method of this name; None if there is none.
 
-    Case, hyphens, underscores and spaces in the name are ignored.
+    The comparison ignores case, hyphens, underscores and spaces.
     """
     requested = _spelling(name)
     return next((m for m in METHODS if requested in map(_spelling, (m.name, *m.also))), None)

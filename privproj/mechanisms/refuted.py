@@ -1,6 +1,6 @@
-"""Define claims that are not guarantees (C22).
+"""Define bounds for privacy claims that are not guarantees (C22).
 
-A claim is refuted by a counterexample, or has an unspecified constant. If a claim has no formula, evaluating it raises
+Such a claim has a counterexample or an unspecified constant. The evaluation of a claim without a formula raises
 :class:`UnsupportedError`. Refuted methods without a mechanism in privproj, such as R1SMG, are in ``methods.toml``.
 """
 
@@ -18,10 +18,10 @@ from privproj.run import Run
 
 
 def _without_a_number(claim: str, reason: str, **fields: Any) -> Bound:
-    """Return the record of a claim that has no formula to evaluate.
+    """Return a :class:`Bound` for a claim that has no formula to evaluate.
 
-    Evaluating the claim raises :class:`UnsupportedError`, whose message is ``claim`` and ``reason``. ``fields`` are
-    other fields of the record.
+    The evaluation of this bound raises :class:`UnsupportedError`, whose message is ``claim`` and ``reason``. ``fields``
+    are other fields of the bound.
     """
 
     def refuse(mechanism: Mechanism) -> Any:
@@ -75,11 +75,11 @@ EARLY_MATRIX = _without_a_number(
 
 
 def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
-    """Return the published Renyi curve of a whole LoRA training run, which is refuted.
+    """Return the refuted Renyi curve that was published for a whole LoRA training run.
 
     Raises:
         InvalidParameterError: ``step_smoothness`` or ``eigenvalues`` is missing.
-        UnsupportedError: The run is subsampled, or the ratio ``Gamma`` is at most 1.
+        UnsupportedError: The run is subsampled, or the eigenvalue ratio ``Gamma`` is at most 1.
     """
     if run.sampling_rate < 1.0:
         raise UnsupportedError("the published formula does not support sampling. Use sampling_rate=1")

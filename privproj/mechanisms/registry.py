@@ -1,8 +1,8 @@
 """List the bounds of all mechanisms.
 
-The record of a bound is a :class:`privproj.mechanisms.bound.Bound`. To add a bound, write its record in the module of
-the mechanism and add one line here. For an optional feature, add an entry to the table ``BOUNDS`` of its plugin
-instead. The first bound of a mechanism is its default. A module is imported when one of its bounds is needed.
+To add a bound, write its :class:`privproj.mechanisms.bound.Bound` in the module of the mechanism and add one line here.
+For an optional feature, add an entry to the table ``BOUNDS`` of its plugin instead. The first bound of a mechanism is
+its default. A module is imported when one of its bounds is needed.
 """
 
 from functools import cache
@@ -22,13 +22,14 @@ OF_RANK = "the published bound (neighboring sums differ by a matrix of rank <= {
 
 
 class Baseline(NamedTuple):
-    """The role of a bound as a baseline with which results are compared.
+    """The use of a bound as a baseline, with which results are compared.
 
     Attributes:
-        label: The name of the baseline in the comparison; ``{k}`` is replaced by the rank of the difference.
+        label: The name of the baseline in the comparison; ``{k}`` is replaced by the rank of the difference between
+            neighboring sums.
         runs: The runs for which the baseline is used: "single" (one release on the whole dataset), "composed" (all
             other runs), "unsampled" (sampling rate 1) or "any".
-        split: How the published bound divides delta between two events; None if it does not.
+        split: How the published bound divides delta between two events of its proof; None if it does not.
     """
 
     label: str
@@ -37,12 +38,12 @@ class Baseline(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The entry of a bound in the registry: where the bound is defined, and its role.
+    """The entry of a bound in the registry: the place of its definition, and its use.
 
     Attributes:
         place: ``"module:NAME"``. The module is relative to :mod:`privproj.mechanisms`, or has its full name if it
             belongs to an optional feature.
-        role: "renyi" for the bound whose Renyi curve Renyi accountants use, a :class:`Baseline`, or None.
+        role: "renyi" if Renyi accountants use the bound, a :class:`Baseline` if results are compared with it, or None.
     """
 
     place: str
@@ -104,21 +105,20 @@ _LINES: dict[Key, Line] = {
 
 @cache
 def _all_lines() -> dict[Key, Line]:
-    """Return the registry entries of the core and of all optional features."""
     return {**_LINES, **{key: Line(*line) for key, line in plugin_table("BOUNDS").items()}}
 
 
 def lines_of(mechanism: str) -> dict[Key, Line]:
-    """Return the registry entries for a mechanism, the default bound first.
+    """Return the registry entries of a mechanism, the default bound first.
 
-    Optional features are loaded only for a mechanism that the core does not have.
+    The entries of optional features are read only for a mechanism that the core does not have.
     """
     of_core = {key: line for key, line in _LINES.items() if key[0] == mechanism}
     return of_core or {key: line for key, line in _all_lines().items() if key[0] == mechanism}
 
 
 def bound_names() -> tuple[Key, ...]:
-    """Return the pairs ``(mechanism, bound)`` of names for all bounds."""
+    """Return the pairs of names ``(mechanism, bound)`` of all bounds."""
     return tuple(_all_lines())
 
 
@@ -129,7 +129,6 @@ def mechanism_names() -> tuple[str, ...]:
 
 @cache
 def _load_bound(key: Key) -> Bound:
-    """Return the record of a bound."""
     place = lines_of(key[0])[key].place
     if place.startswith("privproj."):
         return load(place)
@@ -138,7 +137,7 @@ def _load_bound(key: Key) -> Bound:
 
 
 def registry() -> tuple[Bound, ...]:
-    """Return the records of all bounds.
+    """Return all bounds.
 
     The bounds of one mechanism follow each other, and the first one is the default.
 
@@ -151,12 +150,12 @@ def registry() -> tuple[Bound, ...]:
 
 
 def bounds_of(mechanism: type[Mechanism]) -> tuple[Bound, ...]:
-    """Return the records of the bounds of a mechanism, the default bound first."""
+    """Return the bounds of a mechanism, the default bound first."""
     return tuple(map(_load_bound, lines_of(mechanism.name)))
 
 
 def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
-    """Return the bound of this name; if ``name`` is None, the default bound.
+    """Return a bound of a mechanism by its name; for None, the default bound.
 
     Raises:
         InvalidParameterError: The mechanism has no bound of this name.
@@ -185,7 +184,7 @@ def mechanism_named(name: str) -> type[Mechanism]:
 
 
 def baselines_of(mechanism: str) -> dict[str, Baseline]:
-    """Return the baselines of a mechanism, by the names of their bounds.
+    """Return the bounds with which results of a mechanism are compared, by name.
 
     The order is that of the registry.
     """
@@ -194,7 +193,7 @@ def baselines_of(mechanism: str) -> dict[str, Baseline]:
 
 
 def renyi_bound(mechanism: type[Mechanism]) -> Bound | None:
-    """Return the bound whose Renyi curve Renyi accountants use; None if there is none."""
+    """Return the bound of a mechanism that Renyi accountants use; None if none."""
     keys = [key for key, line in lines_of(mechanism.name).items() if line.role == "renyi"]
     return _load_bound(keys[0]) if keys else None
 

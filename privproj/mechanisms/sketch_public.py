@@ -53,11 +53,11 @@ class PublicSketch(NoisyMechanism):
     def lift(self) -> Lift | None:
         """Return the noise and projection error of the update ``Y A`` (C38).
 
-        ``Y`` is the sketch ``Q A^T + N`` of the data ``Q``, with the sketching matrix ``A`` and the noise ``N``. The
+        ``Y`` is the sketch ``Q A^T + N`` of the matrix ``Q``, with the sketching matrix ``A`` and the noise ``N``. The
         mean of ``Y A`` is ``Q``.
 
         Returns:
-            The two ratios, or None if ``dim`` is None.
+            The noise and the projection factor, or None if ``dim`` is None.
         """
         if self.dim is None:
             return None
@@ -67,8 +67,8 @@ class PublicSketch(NoisyMechanism):
 def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    The result is ``mu^2 |A u|^2`` for the sketching matrix ``A`` and a unit vector ``u``, in units of the noise
-    variance. ``mu`` is the ratio of sensitivity to noise before sketching, and may be an array.
+    The result is the distribution of ``mu^2 |A u|^2`` for the sketching matrix ``A`` and a unit vector ``u``, in units
+    of the noise variance. ``mu`` is the sensitivity over noise before sketching, and may be an array.
     """
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
@@ -76,10 +76,10 @@ def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivit
 
 
 def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """Return privacy profiles of two differences, for lower bounds of delta (C28).
+    """Return lower bounds of the privacy profile from two special differences (C28).
 
     The first difference has rank one. The second one is the limit of differences with more and more equal singular
-    values. It is omitted if ``dim`` is given, because ``dim`` limits the rank.
+    values. The second one is omitted if ``dim`` is given, because ``dim`` limits the rank.
     """
     # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
     even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
@@ -119,15 +119,16 @@ EXACT_RANK1 = Bound(
 
 
 def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
-    """Return a Gaussian run with a bound on the norm of the sketched difference.
+    """Return the Gaussian bound for a sketched difference with bounded norm (C16).
 
-    The norm exceeds the bound with a small probability, which is added to delta (C16). ``|D A^T|_F``, for a difference
-    ``D`` and ``A`` with ``r`` rows, is a function of the standard normal entries of ``sqrt(r) A``. The Lipschitz
-    constant of this function is ``|D|_op/sqrt(r)``, and its mean is at most ``|D|_F``.
+    The difference is that between the matrices of neighboring datasets. With a small probability, the sketch increases
+    its norm beyond the bound. This probability is added to delta.
     """
     root = math.sqrt(mechanism.needed_rank)
 
     def radius(log_bad: float) -> float:
+        # |D A^T|_F, for the difference D, is a Lipschitz function of the normal entries of sqrt(r) A, with the constant
+        # |D|_op/sqrt(r) and a mean of at most |D|_F.
         # |D A^T|_F <= (1 + t/sqrt(r)) |D|_F except with probability d0, t = sqrt(2 ln(1/d0)) (C16).
         return next_up(1.0 + math.sqrt(-2.0 * log_bad) / root)
 

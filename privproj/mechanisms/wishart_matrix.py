@@ -8,15 +8,15 @@ from privproj.parameters import parameter, whole_number
 
 @dataclass(frozen=True, kw_only=True)
 class WishartMatrix(Mechanism):
-    """A matrix times a Wishart matrix without noise, which is not private.
+    """The mechanism that multiplies a matrix by a Wishart matrix; not private.
 
-    The release is ``M V`` for a matrix query ``V`` and a random Wishart matrix ``M``. Every query about this mechanism
-    raises :class:`UnsupportedError`, which states the reason.
+    The release is ``M V``, without noise, for a matrix ``V`` and a random Wishart matrix ``M``. Every query about this
+    mechanism raises :class:`UnsupportedError`, which states the reason.
 
     Args:
-        dim: The rows of ``V``, at least 1.
+        dim: The number of rows of ``V``, at least 1.
         rank: The degrees of freedom of ``M ~ W_dim(I/rank, rank)``, at least 1.
-        columns: The columns of ``V``, at least 1.
+        columns: The number of columns of ``V``, at least 1.
 
     Raises:
         InvalidParameterError: A value is not a whole number of at least 1.

@@ -1,7 +1,7 @@
-"""Compute reference values in mpmath at any precision, independently of privproj.
+"""Compute reference values of bounds in mpmath, independently of the float code.
 
-Each formula has three implementations that share no code: floats with an outward margin, ball arithmetic for
-certificates, and mpmath at any precision in this package.
+Each formula has three implementations that share no code. They use floats with an outward margin, ball arithmetic for
+certificates, and (this package) mpmath at any precision.
 
 Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``. The code follows the formula in its
 docstring directly. If digits cancel, it uses more digits, whereas the float code avoids the cancellation. A function
@@ -9,8 +9,8 @@ with the name of a bound implements this bound of :mod:`privproj.mechanisms`, wi
 returns the reference for :func:`privproj.evaluate`. No error is proved here; a higher precision confirms the digits.
 
 Notation in this package: ``d`` is the dimension, ``r`` the rank, ``z`` the noise multiplier and ``T`` the number of
-steps. ``mu = 1/z`` is the sensitivity over noise. ``Phi`` is the standard normal distribution function. A delta or an
-``eps`` is that of one release, unless a function has ``steps``.
+steps. ``mu = 1/z`` is the sensitivity over noise. ``Phi`` is the standard normal distribution function. Without an
+argument ``steps``, a function is about one release.
 """
 
 import inspect
@@ -39,7 +39,6 @@ FAMILIES = [
 
 
 def _collected(name: str) -> dict[str, Any]:
-    """Return the entries of the table ``name`` in all modules of :data:`FAMILIES`."""
     return {key: value for family in FAMILIES for key, value in getattr(family, name, {}).items()}
 
 
@@ -54,8 +53,8 @@ LOOSE: dict[str, float] = _collected("LOOSE")  # start of a setting -> allowed r
 def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
     """Return the reference value of ``privproj.evaluate(quantity, **parameters)``.
 
-    The precision is increased until two results agree to ``digits`` decimal digits, by default
-    :func:`reference_digits`. Raises :class:`ArithmeticError` if they do not agree at any precision that is tried.
+    The precision is increased until two results agree to ``digits`` decimal digits. The default is
+    :func:`reference_digits`. Raises :class:`ArithmeticError` if no two results agree.
     """
     name, _, target = quantity.rpartition(".")
     aim = digits or reference_digits(quantity, parameters)
@@ -65,10 +64,9 @@ def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
 
 
 def parameters_of(quantity: str) -> set[str] | None:
-    """Return the names of the parameters of :func:`value` for a quantity.
+    """Return the parameters of the reference for a quantity; None without reference.
 
-    ``quantity`` is ``mechanism.bound.delta`` or ``mechanism.bound.epsilon``. If only one of these two has a reference,
-    :func:`value` inverts this reference for the other. The result is None if neither has a reference.
+    ``quantity`` is ``mechanism.bound.delta`` or ``mechanism.bound.epsilon``, with the names of a mechanism and a bound.
     """
     name, _, target = quantity.rpartition(".")
     direct, inverse = (DELTAS, EPSILONS) if target == "delta" else (EPSILONS, DELTAS)
@@ -77,7 +75,7 @@ def parameters_of(quantity: str) -> set[str] | None:
 
 
 def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
-    """Return the number of decimal digits of :func:`value` at these parameters."""
+    """Return the number of decimal digits to which :func:`value` computes a quantity."""
     name = quantity.rpartition(".")[0]
     if "t" in parameters:
         return 50
@@ -86,10 +84,10 @@ def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
 
 
 def _evaluate_once(name: str, requested: str, parameters: dict[str, Real]) -> Real:
-    """Return the value of ``name.requested`` at the current precision.
+    """Return the value of a quantity ``name.requested`` at the current precision.
 
-    ``name`` is ``mechanism.bound``, and ``requested`` is "delta", "epsilon" or another quantity. If only the reference
-    for delta exists, it is inverted for epsilon, and the reverse.
+    ``name`` is ``mechanism.bound``, and ``requested`` is "delta", "epsilon" or another quantity. If only one of delta
+    and epsilon has a reference, this reference is inverted for the other.
     """
     if f"{name}.{requested}" in OTHER_QUANTITIES:
         return OTHER_QUANTITIES[f"{name}.{requested}"](**parameters)

@@ -1,7 +1,6 @@
-"""Compute integrals, roots and minima at any precision, for all references.
+"""Compute integrals, roots and minima at any precision, for all reference values.
 
-The errors of these results are not proved; :func:`evaluate_until_settled` compares results at two precisions. The float
-code has its own methods in :mod:`privproj.numerics`, and so has the ball arithmetic of certificates.
+The errors of these results are not proved; :func:`evaluate_until_settled` compares results at two precisions.
 """
 
 from collections.abc import Callable
@@ -19,10 +18,8 @@ MOST_HALVINGS = 14  # halvings of the trapezoidal rule before ArithmeticError
 def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
     """Return ``int_-inf^inf f(t) dt`` of a positive smooth ``f`` with one maximum.
 
-    The integral is a trapezoidal sum ``h sum_j f(t0 + h j)``. The error of the sum decays like ``e^(-c/h)``, so halving
-    ``h`` squares the error. ``h`` is halved until two sums agree to half of the digits; the last sum then has nearly
-    all digits. The search for the maximum begins at ``start`` with the step ``step``. Raises :class:`ArithmeticError`
-    if the sums do not agree.
+    The search for the maximum begins at ``start`` with the step ``step``. Raises :class:`ArithmeticError` if the
+    trapezoidal sums do not converge.
     """
     top, width = _find_hill(f, mp.mpf(start), mp.mpf(step))
     right, left = _find_negligible(f, top, width), _find_negligible(f, top, -width)
@@ -40,8 +37,8 @@ def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
 def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
     """Return the approximate maximizer of ``f`` and the width of the maximum.
 
-    The width is a distance from the maximizer at which ``f`` is smaller by about a factor e. The search begins at
-    ``start`` with the step ``step``.
+    At this distance from the maximizer, ``f`` is smaller by about a factor e. The search begins at ``start`` with the
+    step ``step``.
     """
     with mp.workdps(20):
         top, value = start, f(start)
@@ -58,10 +55,10 @@ def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
 
 
 def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
-    """Return a point beyond ``top`` at which ``f`` is negligible.
+    """Return a point beyond ``top`` from which on ``f`` is negligible.
 
-    The search takes growing steps from ``top``, beginning with ``stride``, which may be negative. It ends if ``f`` is
-    negligible at two successive points, compared with ``f(top)`` at the current precision.
+    There, ``f`` is negligible compared with ``f(top)``. The point is to the right of ``top`` if ``stride`` is positive,
+    else to the left.
     """
     least, x = f(top) * mp.mpf(10) ** (-mp.mp.dps - 3), top
     while f(x) > least or f(x + stride) > least:
@@ -95,8 +92,8 @@ def integrate_above(f: Function, cut: Real, scale: Real = 1) -> Real:
 def find_root(f: Function, start: Real, step: Real = 1) -> Real:
     """Return the root of a monotone ``f``, to nearly all digits.
 
-    The root is bracketed by growing steps from ``start``. Raises :class:`ArithmeticError` if ``f`` does not change sign
-    within steps of up to 1e9.
+    The search begins at ``start`` with the step ``step``. Raises :class:`ArithmeticError` if ``f`` does not change
+    sign.
     """
     a, fa = mp.mpf(start), f(mp.mpf(start))
     step = mp.mpf(step)
@@ -115,8 +112,7 @@ def find_root(f: Function, start: Real, step: Real = 1) -> Real:
 def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
     """Return the root of ``f`` between ``a`` and ``b``, to nearly all digits.
 
-    ``fa`` and ``fb`` are ``f(a)`` and ``f(b)``, which have different signs. The Illinois method is used, and every
-    fourth step is a bisection.
+    ``fa`` and ``fb`` are ``f(a)`` and ``f(b)``, which have different signs.
     """
     close = mp.mpf(10) ** (3 - mp.mp.dps)
     for step in range(2000):
@@ -135,9 +131,8 @@ def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
 def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[Real, Real]:
     """Return ``(x, f(x))`` at the minimum of ``f`` on ``[low, high]``.
 
-    The methods are a scan of ``points`` intervals, golden sections, and Newton's method with finite differences.
-    Newton's method ends when nearly half of the digits of ``x`` are correct, because then nearly all digits of ``f(x)``
-    are correct.
+    The search begins with a scan of ``points`` intervals. Nearly all digits of ``f(x)`` are correct, and nearly half of
+    those of ``x``.
     """
     low, high = mp.mpf(low), mp.mpf(high)
     with mp.workdps(20):
@@ -150,10 +145,7 @@ def find_minimum(f: Function, low: Real, high: Real, points: int = 40) -> tuple[
 
 
 def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, Real]:
-    """Return a bracket of a minimum in ``[a, b]``, of length at most ``width``.
-
-    The method is golden-section search.
-    """
+    """Return a bracket of a minimum in ``[a, b]``, of length at most ``width``."""
     share = (mp.sqrt(5) - 1) / 2
     x, y = b - share * (b - a), a + share * (b - a)
     fx, fy = f(x), f(y)
@@ -170,10 +162,7 @@ def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, R
 
 
 def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
-    """Return the minimizer near ``[a, b]``, between ``low`` and ``high``.
-
-    The method is Newton's, with finite differences whose step decreases.
-    """
+    """Return the minimizer near ``[a, b]``, between ``low`` and ``high``."""
     x, h = (a + b) / 2, (b - a) / 2
     least = (high - low) * mp.mpf(10) ** (-mp.mp.dps * 2 // 5)
     for _ in range(40):
@@ -194,9 +183,8 @@ def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Rea
 def evaluate_until_settled(value: Callable[[], Any], digits: int, extra: int = 8, grown: int = 15) -> Real:
     """Return ``value()`` once two precisions agree to ``digits`` decimal digits.
 
-    The first precision is ``digits + extra`` decimal digits. Later precisions are ``digits + extra + grown``,
-    ``digits + extra + 2 grown``, ``digits + extra + 4 grown``, and so on. Raises :class:`ArithmeticError` if no two
-    successive results agree.
+    The first precision is ``digits + extra`` decimal digits. The second one has ``grown`` digits more, and this
+    increase doubles each time. Raises :class:`ArithmeticError` if no two successive results agree.
     """
     with mp.workdps(digits + extra):
         last = value()

@@ -1,4 +1,4 @@
-"""Compose and subsample releases, and convert curves and profiles, in mpmath."""
+"""Compute composition, subsampling and conversion of privacy curves in mpmath."""
 
 import mpmath as mp
 
@@ -6,11 +6,11 @@ from privproj.reference.calculus import Function, Real, find_minimum, find_root
 
 
 def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma: Real = mp.inf) -> Real:
-    """Return ``mu`` of the one release that equals ``steps`` Gaussian releases.
+    """Return the sensitivity over noise of ``steps`` Gaussian releases together.
 
-    ``mu`` is the sensitivity over noise: ``sqrt(T (1/z^2 + 1/(2 S)^2))`` for ``T`` steps and the noise multiplier
-    ``z``. ``S`` is the standard deviation of the noise on a count of sensitivity 1/2 in each release (C31: adaptive
-    clipping). Without a count, ``mu`` is ``sqrt(T)/z``.
+    The result is ``sqrt(T (1/z^2 + 1/(2 S)^2))`` for ``T`` steps and the noise multiplier ``z``. ``S`` is the standard
+    deviation of the noise on a count of sensitivity 1/2 in each release (C31: adaptive clipping). Without a count the
+    result is ``sqrt(T)/z``.
     """
     return mp.sqrt(steps * (mp.mpf(noise_multiplier) ** -2 + adaptive_count_shift(adaptive_clipping_sigma)))
 
@@ -41,10 +41,10 @@ def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
 
 
 def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """Return the smallest delta that a Renyi curve gives at ``eps``.
+    """Return delta at ``eps`` from a Renyi curve, minimized over the order.
 
-    The minimum is over orders ``low <= alpha < high``. ``divergence(alpha)`` is the curve of the whole run (C15: Renyi
-    accounting; conversion of Canonne, Kamath, Steinke 2020).
+    The orders are ``low <= alpha < high``. ``divergence(alpha)`` is the curve of the whole run (C15: Renyi accounting;
+    conversion of Canonne, Kamath, Steinke 2020).
     """
     eps = mp.mpf(eps)
 
@@ -56,10 +56,10 @@ def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real 
 
 
 def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """Return the smallest ``eps`` that a Renyi curve gives at ``delta``.
+    """Return ``eps`` at ``delta`` from a Renyi curve, minimized over the order.
 
-    The minimum is over orders ``low <= alpha < high``. ``divergence(alpha)`` is the curve of the whole run (C15: Renyi
-    accounting; conversion of Canonne, Kamath, Steinke 2020).
+    The orders are ``low <= alpha < high``. ``divergence(alpha)`` is the curve of the whole run (C15: Renyi accounting;
+    conversion of Canonne, Kamath, Steinke 2020).
     """
     log_delta = mp.log(mp.mpf(delta))
 
@@ -71,11 +71,7 @@ def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: R
 
 
 def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
-    """Return the minimum of ``objective(alpha)`` over orders ``low < alpha < high``.
-
-    The search is over a real ``s``. The order is ``alpha = low + e^s`` if ``high`` is infinite, else
-    ``alpha = low + (high - low)/(1 + e^-s)``.
-    """
+    """Return the minimum of ``objective(alpha)`` over orders ``low < alpha < high``."""
 
     def at(s: Real) -> Real:
         with mp.workdps(mp.mp.dps + (20 if mp.isinf(high) else 45)):
@@ -86,10 +82,9 @@ def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
-    """Return the smallest delta of a Renyi curve at ``eps`` over integer orders.
+    """Return delta at ``eps`` from a Renyi curve, minimized over integer orders.
 
-    The orders are at least 2. ``divergence(alpha)`` is the curve of the whole run. The best order is found by doubling
-    and ternary search.
+    The orders are at least 2. ``divergence(alpha)`` is the curve of the whole run.
     """
 
     def objective(alpha: int) -> Real:
@@ -143,7 +138,7 @@ def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
 def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
     """Return delta at ``eps`` of a ``(rho, omega)``-tCDP release.
 
-    The function is the inverse of :func:`concentrated_epsilon`; the result is 1 for ``eps <= rho``.
+    The result inverts :func:`concentrated_epsilon`, and is 1 for ``eps <= rho``.
     """
     eps = mp.mpf(eps)
     if eps <= rho:
@@ -153,14 +148,15 @@ def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
 
 
 def basic_composition(epsilon: Real, steps: int) -> Real:
-    """Return ``k eps``, the epsilon of ``k = steps`` releases by basic composition."""
+    """Return the epsilon of ``steps`` releases by basic composition."""
     return steps * mp.mpf(epsilon)
 
 
 def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
     """Return the epsilon of ``steps`` releases by advanced composition.
 
-    ``epsilon`` is that of one release. ``slack`` is added to the deltas of the releases.
+    ``epsilon`` is that of one release. ``slack`` is the part of delta that this theorem adds to the deltas of the
+    releases.
     """
     eps, grown = mp.mpf(epsilon), mp.exp(mp.mpf(epsilon))
     # eps sqrt(2k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1)
@@ -168,12 +164,11 @@ def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
 
 
 def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf) -> Real:
-    """Return ``eps`` at ``delta`` by basic or advanced composition.
+    """Return ``eps`` of ``steps`` releases by the better of two composition theorems.
 
-    The result is the ``eps`` of ``steps`` releases. ``rule(delta)`` is the ``eps`` of one release, which is valid only
-    if it is below ``limit``. For ``T`` steps, basic composition uses the rule at ``delta/T``. Advanced composition uses
-    the rule at ``(1 - share) delta/T`` with the slack ``share delta``, for the best ``share``. The smaller result is
-    returned.
+    ``rule(delta)`` is the ``eps`` of one release, which is valid only below ``limit``. For ``T`` steps, basic
+    composition uses the rule at ``delta/T``. Advanced composition uses the rule at ``(1 - share) delta/T`` with the
+    slack ``share delta``, for the best ``share``.
     """
     delta = mp.mpf(delta)
     if steps == 1:
@@ -192,7 +187,7 @@ def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf)
 
 
 def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
-    """Return the ``eps >= 0`` at which a decreasing ``profile(eps)`` equals ``delta``.
+    """Return the ``eps >= 0`` at which a privacy ``profile(eps)`` equals ``delta``.
 
     The result is 0 if ``profile(0) <= delta``.
     """
@@ -203,7 +198,7 @@ def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
 
 
 def delta_of_rule(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
-    """Return the ``delta`` at which a decreasing ``rule(delta)`` equals ``eps``."""
+    """Return ``delta`` at ``eps`` for a decreasing rule ``eps = rule(delta)``."""
     eps = mp.mpf(eps)
 
     def excess(s: Real) -> Real:

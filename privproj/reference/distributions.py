@@ -1,12 +1,11 @@
-"""Compute profiles for a random squared sensitivity ``X``, at any precision.
+"""Compute privacy profiles in mpmath for a random squared sensitivity ``X``.
 
 ``X`` is the squared sensitivity divided by the noise variance. ``h_eps(x)`` is the Gaussian delta at the sensitivity
 over noise ``sqrt(x)``. ``E[h_eps(X)]`` is the profile for differences of rank one (C4: random sensitivity).
 ``min_p E[g_p(X)]`` is an upper bound for differences of any rank (C5: any rank). ``g_p`` is a convex function above
-``h_eps``: it equals ``h_eps`` up to the point where the tangent of ``h_eps`` at ``p`` crosses ``h_eps``, and beyond
-this crossing it equals the tangent. :mod:`privproj.distributions.squared_sensitivity` and
-:mod:`privproj.distributions.mixture_profile` (floats) and the ball arithmetic of certificates compute the same
-independently.
+``h_eps``. The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a point: ``g_p`` equals ``h_eps`` up to this point,
+and the tangent beyond it. :mod:`privproj.distributions.squared_sensitivity` and
+:mod:`privproj.distributions.mixture_profile` compute the same in floats.
 """
 
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ class ReferenceDistribution:
     * ``density(t)``: the density of ``t``, smooth with one maximum.
     * ``value(t)``: ``X`` at ``t``, an increasing function.
     * ``coordinate(x)``: the ``t`` at which ``X`` is ``x``.
-    * ``hill``: ``(center, width)``, the approximate maximum and width of the density.
+    * ``hill``: the approximate position and width of the maximum of the density.
     * ``tail(x)``: ``P(X > x)``.
     * ``moment(x)``: ``E[X; X > x]``, the mean of ``X`` times the indicator of ``X > x``.
     * ``supremum``: the supremum of ``X``.
@@ -42,24 +41,18 @@ class ReferenceDistribution:
 
 @lru_cache(maxsize=4000)
 def _log_beta(a: Real, b: Real, prec: int) -> Real:
-    """Return ``ln Beta(a, b)`` at the precision of ``prec`` bits, from a cache.
-
-    ``prec`` must be the current precision ``mp.mp.prec``.
-    """
+    """Return ``ln Beta(a, b)``, where ``prec`` must be the current precision in bits."""
     return mp.loggamma(a) + mp.loggamma(b) - mp.loggamma(a + b)
 
 
 @lru_cache(maxsize=4000)
 def log_gamma(a: Real, prec: int) -> Real:
-    """Return ``ln Gamma(a)`` at the precision of ``prec`` bits, from a cache.
-
-    ``prec`` must be the current precision ``mp.mp.prec``.
-    """
+    """Return ``ln Gamma(a)``, where ``prec`` must be the current precision in bits."""
     return mp.loggamma(a)
 
 
 def beta_density(a: Real, b: Real, t: Real) -> Real:
-    """Return the density of ``t = ln(B/(1-B))`` for ``B ~ Beta(a, b)``.
+    """Return the density of the logit ``t = ln(B/(1-B))`` of ``B ~ Beta(a, b)``.
 
     The result is ``B^a (1-B)^b / Beta(a, b)``.
     """
@@ -70,7 +63,7 @@ def beta_density(a: Real, b: Real, t: Real) -> Real:
 def gamma_density(a: Real, t: Real) -> Real:
     """Return the density of ``t = ln U`` for ``U ~ Gamma(a)``.
 
-    The density is ``U^a e^-U / Gamma(a)``. The result is 0 far above its maximum, where it would underflow.
+    The result is ``U^a e^-U / Gamma(a)``, or 0 far above its maximum, where it would underflow.
     """
     if t > mp.log(a + 1) + 20:
         return mp.mpf(0)
@@ -81,7 +74,8 @@ def gamma_density(a: Real, t: Real) -> Real:
 def beta_distribution(a: Real, b: Real, scale: Real) -> ReferenceDistribution:
     """Return the distribution of ``X = scale B`` for ``B ~ Beta(a, b)``.
 
-    The coordinate is ``t = ln(B/(1-B))``. The squared sensitivity of M2 has this distribution (C7: distributions).
+    The coordinate of the result is the logit ``ln(B/(1-B))``. The squared sensitivity of M2 has this distribution (C7:
+    distributions).
     """
     a, b, scale = mp.mpf(a), mp.mpf(b), mp.mpf(scale)
     return ReferenceDistribution(
@@ -97,7 +91,7 @@ def beta_distribution(a: Real, b: Real, scale: Real) -> ReferenceDistribution:
 
 
 def shifted_distribution(distribution: ReferenceDistribution, shift: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X + shift``, in the coordinate of ``X``.
+    """Return the distribution of ``X + shift`` for ``X`` with a given distribution.
 
     ``shift`` is the squared sensitivity over noise of the count for adaptive clipping (C31).
     """
@@ -122,7 +116,7 @@ def shifted_distribution(distribution: ReferenceDistribution, shift: Real) -> Re
 def gamma_distribution(a: Real, scale: Real) -> ReferenceDistribution:
     """Return the distribution of ``X = scale U`` for ``U ~ Gamma(a)``.
 
-    The coordinate is ``t = ln U``. The squared sensitivity of a public sketch has this distribution (C7:
+    The coordinate of the result is ``ln U``. The squared sensitivity of a public sketch has this distribution (C7:
     distributions).
     """
     a, scale = mp.mpf(a), mp.mpf(scale)
@@ -138,36 +132,34 @@ def gamma_distribution(a: Real, scale: Real) -> ReferenceDistribution:
 
 
 def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
-    """Return ``h_eps(x)``, the Gaussian delta at ``mu = sqrt(x)``.
-
-    ``mu`` is the sensitivity over noise.
-    """
+    """Return the Gaussian delta at the sensitivity over noise ``sqrt(x)``."""
     return gaussian_delta(eps, mp.sqrt(x))
 
 
 def _gaussian_delta_slope(eps: Real, x: Real) -> Real:
-    """Return the derivative of the Gaussian delta ``h_eps(x)`` with respect to ``x``.
+    """Return the derivative of the Gaussian delta with respect to ``x``.
 
-    The result is ``phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``, with the standard normal density ``phi``.
+    The sensitivity over noise is ``sqrt(x)``. With the standard normal density ``phi``, the derivative is
+    ``phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``.
     """
     mu = mp.sqrt(x)
     return normal_density(mu / 2 - eps / mu) / (2 * mu)
 
 
 def _inflection_point(eps: Real) -> Real:
-    """Return the inflection point ``2 (sqrt(1 + eps^2) - 1)`` of ``h_eps``.
+    """Return the inflection point ``2 (sqrt(1 + eps^2) - 1)`` of the Gaussian delta.
 
-    The Gaussian delta ``h_eps(x)`` at the sensitivity over noise ``sqrt(x)`` is convex below and concave above this
-    point. The difference is computed with more digits, because digits cancel.
+    As a function of ``x``, the Gaussian delta at the sensitivity over noise ``sqrt(x)`` is convex below and concave
+    above this point.
     """
     with mp.workdps(2 * mp.mp.dps + 20):
         return 2 * (mp.sqrt(1 + mp.mpf(eps) ** 2) - 1)
 
 
 def expected_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
-    """Return ``E[h_eps(X)]``, delta of a rank-one difference (C4: random sensitivity).
+    """Return delta for differences of rank one: the mean ``E[h_eps(X)]`` (C4).
 
-    ``h_eps(x)`` is the Gaussian delta at sensitivity ``sqrt(x)`` over noise.
+    ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``, and ``distribution`` is that of ``X``.
     """
     return integrate_line(
         lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)), *distribution.hill
@@ -175,10 +167,9 @@ def expected_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
 
 
 def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: Real) -> Real:
-    """Return the mean of ``h_eps(X)`` over values of ``X`` up to ``cut``.
+    """Return the expectation of ``h_eps(X)`` times the indicator of ``X <= cut``.
 
-    The mean is not divided by ``P(X <= cut)``. ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise
-    ``sqrt(x)``.
+    ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``, and ``distribution`` is that of ``X``.
     """
     return integrate_below(
         lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)),
@@ -188,10 +179,10 @@ def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: R
 
 
 def _tangent_crossing(eps: Real, p: Real) -> Real:
-    """Return the point below the inflection point where a tangent crosses ``h_eps``.
+    """Return the point at which the tangent of the Gaussian delta at ``p`` crosses it.
 
-    ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``. The tangent is that at ``p``, and
-    ``p`` is at least the inflection point. The result is 0 if the tangent is never below ``h_eps``.
+    The Gaussian delta is a function ``h(x)`` at the sensitivity over noise ``sqrt(x)``. ``p`` is at least its
+    inflection point, and the crossing is below it. The result is 0 if the tangent is never below ``h``.
     """
     high, rise = gaussian_delta_of_square(eps, p), _gaussian_delta_slope(eps, p)
     if high >= p * rise:
@@ -207,10 +198,11 @@ def _tangent_crossing(eps: Real, p: Real) -> Real:
 
 
 def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) -> Real:
-    """Return ``E[g_p(X)]`` for a convex function ``g_p`` above ``h_eps``.
+    """Return the expectation of a convex function above the Gaussian delta.
 
-    ``h_eps`` is the Gaussian delta at a squared sensitivity. The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a
-    point ``c``. ``g_p`` equals ``h_eps`` up to ``c``, and the tangent beyond.
+    The Gaussian delta is a function ``h(x)`` at the sensitivity over noise ``sqrt(x)``. The tangent of ``h`` at ``p``
+    crosses ``h`` at a point ``c``. The convex function equals ``h`` up to ``c``, and the tangent beyond.
+    ``distribution`` is that of ``x``.
     """
     c = _tangent_crossing(eps, p)
     tail, moment = distribution.tail(c), distribution.moment(c)
@@ -224,12 +216,11 @@ def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) 
 
 
 def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
-    """Return ``min_p E[g_p(X)]``, a bound on delta for differences of any rank.
+    """Return a bound on delta for differences of any rank (C5: any rank).
 
-    ``g_p`` is the convex function of :func:`_expected_majorant`, and ``p`` is at least the inflection point. The
-    minimum is at ``p = E[X | X > c(p)]``, where ``c(p)`` is the point at which the tangent at ``p`` crosses the
-    Gaussian delta. This ``p`` is computed to half of the digits, which gives nearly all digits of the minimum. See C5
-    (any rank) in docs/proofs.md.
+    The bound is ``min_p E[g_p(X)]``, where ``distribution`` is that of the squared sensitivity over noise ``X``.
+    ``g_p`` is the convex function of :func:`_expected_majorant` with the tangent at ``p``. The minimum is at
+    ``p = E[X | X > c(p)]``, where the tangent crosses the Gaussian delta at ``c(p)``.
     """
     eps, start = mp.mpf(eps), _inflection_point(eps)
     if distribution.supremum <= start:

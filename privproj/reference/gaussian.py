@@ -1,4 +1,4 @@
-"""Compute references for the Gaussian mechanism in mpmath (C3: Gaussian profile).
+"""Compute reference values for the Gaussian mechanism (C3: Gaussian profile).
 
 ``Phi`` is the standard normal distribution function, ``z`` the noise multiplier, and ``T`` the number of steps.
 """
@@ -19,14 +19,14 @@ def analytic(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``steps`` Gaussian releases by the Gaussian profile.
+    """Return the exact delta of ``steps`` Gaussian releases.
 
-    Delta is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` with ``mu = sqrt(T)/z``. With a ``sampling_rate``
-    below 1, ``steps`` must be 1: the result is then that of one Poisson-subsampled release. With
+    Delta is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` with ``mu = sqrt(T)/z``, for ``T`` steps and the noise
+    multiplier ``z``. With a ``sampling_rate`` below 1, ``steps`` must be 1, and the release is Poisson-subsampled. With
     ``adaptive_clipping_sigma``, ``mu`` includes the clipping counts; see :func:`gaussian_mu`.
 
     Raises:
-        InvalidParameterError: Several steps are sampled.
+        InvalidParameterError: The sampling rate is below 1, and there are several steps.
     """
     if steps != 1 and sampling_rate != 1:
         raise InvalidParameterError("steps", steps, "1 for mpmath if sampling_rate is below 1", "use the bound rdp")
@@ -37,23 +37,24 @@ def analytic(
 def gdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
     """Return delta of ``steps`` Gaussian releases by Dong, Roth, Su, Corollary 2.13.
 
-    The formula is that of :func:`analytic`.
+    The result equals that of :func:`analytic`.
     """
     return analytic(epsilon, noise_multiplier, steps)
 
 
 def two_sided_tail(epsilon: Real, noise_multiplier: Real) -> Real:
-    """Return the two-sided tail of one Gaussian release, an upper bound on delta.
+    """Return the probability that ``|privacy loss| > eps`` for one Gaussian release.
 
-    The result is ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)`` with ``mu = 1/z`` for the noise multiplier ``z``.
+    The result is ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)`` with ``mu = 1/z`` for the noise multiplier ``z``, and an
+    upper bound on delta.
     """
     return two_sided(epsilon, gaussian_mu(noise_multiplier))
 
 
 def _gaussian_rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
-    """Return ``eps = mu sqrt(2 ln(constant/delta))`` of one Gaussian release.
+    """Return ``eps = sqrt(2 ln(constant/delta))/z`` of one Gaussian release.
 
-    ``mu = 1/z`` is the sensitivity over noise.
+    ``z`` is the noise multiplier.
     """
     return gaussian_mu(noise_multiplier) * mp.sqrt(2 * mp.log(mp.mpf(constant) / mp.mpf(delta)))
 
@@ -61,8 +62,8 @@ def _gaussian_rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
 def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
     """Return ``eps`` of ``steps`` Gaussian releases by the classical rule.
 
-    The rule for one release is ``eps = sqrt(2 ln(constant/delta))/z``. It is proved for ``eps < 1``, so only such
-    values are composed, by basic or advanced composition.
+    The rule for one release is ``eps = sqrt(2 ln(constant/delta))/z``. The noise multiplier is ``z``. The rule is
+    proved for ``eps < 1``, so only such values are composed, by basic or advanced composition.
     """
     return composition.composed_rule(
         lambda part: _gaussian_rule(part, noise_multiplier, constant), delta, steps, limit=1
@@ -70,14 +71,17 @@ def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Rea
 
 
 def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return :func:`classical` with the constant 2."""
+    """Return ``eps`` of ``steps`` Gaussian releases by the rule with the constant 2.
+
+    The result is :func:`classical` with this constant in place of 1.25.
+    """
     return classical(delta, noise_multiplier, steps, constant=2)
 
 
 def _divergence(noise_multiplier: Real, steps: int, adaptive_clipping_sigma: Real = mp.inf) -> Function:
     """Return the Renyi curve ``alpha mu^2/2`` of ``steps`` Gaussian releases.
 
-    ``mu`` is the sensitivity over noise of the whole run; see :func:`gaussian_mu`.
+    ``mu`` is their joint sensitivity over noise; see :func:`gaussian_mu`.
     """
     mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return lambda alpha: alpha * mu**2 / 2
@@ -90,11 +94,11 @@ def rdp(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``steps`` Gaussian releases by their Renyi curve.
+    """Return delta of ``steps`` Gaussian releases from their Renyi curve.
 
-    Delta is minimized over the order. With Poisson sampling only integer orders are used. The logarithm of the ``j``-th
-    moment of the likelihood ratio without sampling is ``j (j-1) mu^2/2``, where ``mu`` is the sensitivity over noise of
-    one release.
+    Delta is minimized over the order, which is an integer under Poisson sampling. The logarithm of the ``j``-th moment
+    of the likelihood ratio without sampling is ``j (j-1) mu^2/2``, where ``mu`` is the sensitivity over noise of one
+    release.
     """
     if sampling_rate == 1:
         return composition.delta_from_renyi(_divergence(noise_multiplier, steps, adaptive_clipping_sigma), epsilon)
@@ -104,7 +108,7 @@ def rdp(
 
 
 def rdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return ``eps`` of ``steps`` Gaussian releases by their Renyi curve.
+    """Return ``eps`` of ``steps`` Gaussian releases from their Renyi curve.
 
     ``eps`` is minimized over the order.
     """

@@ -1,4 +1,4 @@
-"""Compute references for the Laplace mechanism in mpmath (C3: Laplace profile)."""
+"""Compute reference values for the Laplace mechanism (C3: Laplace profile)."""
 
 import mpmath as mp
 

@@ -1,4 +1,4 @@
-"""Compute references for M1 in mpmath.
+"""Compute reference values for M1 in mpmath.
 
 M1 multiplies a matrix by a random Wishart matrix of dimension ``d`` and rank ``r``, and then adds noise. ``z`` is the
 noise multiplier, and ``mu = 1/z`` is the sensitivity over noise. ``h_eps(x)`` is the Gaussian delta at the sensitivity
@@ -31,10 +31,9 @@ from privproj.reference.special import chi2_quantile, gaussian_delta, normal_den
 
 @lru_cache(maxsize=64)
 def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
-    """Return pairs ``(B^(-1/2), weight B^(-(a+b)/2))`` for ``B ~ Beta(a, b)``.
+    """Return nodes and weights of a quadrature over ``B ~ Beta(a, b)``, both scaled.
 
-    The ``B`` and the ``weight`` are the nodes and weights of the trapezoidal rule over ``t = ln(B/(1-B))``. The nodes
-    are also close enough for the density of ``ln N`` in :func:`_energy_density`.
+    The result has pairs ``(B^(-1/2), weight B^(-(a+b)/2))`` of the trapezoidal rule over the logit of ``B``.
     """
     width = min(mp.sqrt(1 / a + 1 / b), 2 / mp.sqrt(a + b), mp.mpf("0.55"))
     step, center, nodes = width * 9 / digits, mp.log(a / b), []
@@ -49,11 +48,9 @@ def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
 
 
 def _energy_density(a: Real, b: Real, y: Real) -> Real:
-    """Return the density of ``y = ln(B N^2)``.
+    """Return the density of ``y = ln(B N^2)`` for ``B ~ Beta(a, b)``.
 
-    ``B ~ Beta(a, b)`` and ``N/2 ~ Gamma(a + b)`` are independent. The density is the sum of
-    ``weight f((y - ln B)/2)/2`` over the nodes ``B`` of :func:`_beta_nodes`. Here ``f`` is the density of ``ln N``,
-    which is ``(N/2)^(a+b) e^(-N/2) / Gamma(a+b)``, and ``(y - ln B)/2`` is the value of ``ln N``.
+    ``N/2 ~ Gamma(a + b)`` is independent of ``B``. The density is a quadrature over ``B``.
     """
     # N/2 = (e^(y/2)/2) B^(-1/2): all nodes share its power a + b except for B^(-(a+b)/2), which is in the weights.
     n, half = a + b, mp.exp(y / 2) / 2
@@ -63,11 +60,9 @@ def _energy_density(a: Real, b: Real, y: Real) -> Real:
 
 
 def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X = scale U (U + Y)/r^2`` (C7: distributions).
+    """Return the distribution of ``X = scale U (U + Y)/rank^2`` (C7: distributions).
 
-    ``U`` and ``Y`` are independent chi-square variables with ``first`` and ``second`` degrees of freedom. Equivalently
-    ``X = scale B N^2/r^2`` with ``B ~ Beta(first/2, second/2)`` and ``N`` chi-square with ``first + second`` degrees of
-    freedom. Tails and moments are quadratures over ``y = ln(B N^2)``.
+    ``U`` and ``Y`` are independent chi-square variables with ``first`` and ``second`` degrees of freedom.
     :class:`privproj.distributions.densities.ProjectedEnergy` is the same distribution in floats.
     """
     a, b, unit = mp.mpf(first) / 2, mp.mpf(second) / 2, mp.mpf(scale) / mp.mpf(rank) ** 2
@@ -99,15 +94,16 @@ def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> Ref
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
     """Return delta of M1 for a difference of rank one and a known projection.
 
-    Delta is ``E[h_eps(mu^2 U (U + Y)/r^2)]``, where ``h_eps`` is the Gaussian delta at a squared sensitivity. ``U`` and
-    ``Y`` are independent chi-square variables with ``r`` and ``d - 1`` degrees of freedom. See C4 (random sensitivity)
-    and C7 (distributions) in docs/proofs.md.
+    Delta is ``E[h_eps(mu^2 U (U + Y)/r^2)]``, where ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise
+    ``sqrt(x)``. ``U`` and ``Y`` are independent chi-square variables with ``r`` and ``d - 1`` degrees of freedom, for
+    the rank ``r`` and the dimension ``d``. ``mu`` is ``1/noise_multiplier``. See C4 (random sensitivity) and C7
+    (distributions) in docs/proofs.md.
     """
     return expected_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return the bound on delta of M1 for differences of any rank.
+    """Return the bound on delta of M1 for any difference and a known projection.
 
     The result is :func:`any_rank_delta` for the squared sensitivity of :func:`known_projection_rank1`. See C5 (any
     rank) in docs/proofs.md.
@@ -116,10 +112,11 @@ def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real)
 
 
 def _norm_radius(dim: int, rank: int) -> Function:
-    """Return a bound on the operator norm of the Wishart matrix, as a function.
+    """Return a function that bounds the operator norm of a Wishart matrix.
 
-    The function maps the log of a probability ``d0`` to ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r``. The norm
-    exceeds this number with probability at most ``d0``. See C16 (good events) in docs/proofs.md.
+    The function maps the log of a probability ``d0`` to ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r``, for the
+    dimension ``d`` and the rank ``r``. The norm exceeds this number with probability at most ``d0``. See C16 (good
+    events) in docs/proofs.md.
     """
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
@@ -127,11 +124,12 @@ def _norm_radius(dim: int, rank: int) -> Function:
 def operator_norm(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1
 ) -> Real:
-    """Return delta of a run of M1 by the operator norm of its Wishart matrix.
+    """Return delta of a run of M1 from a bound on the norm of its Wishart matrix.
 
     Delta is the minimum of ``T d0 + G(eps; mu sqrt(T) radius)`` over ``d0``, for ``T`` steps. ``G(eps; mu)`` is the
-    Gaussian profile. ``radius`` is the bound on the norm of :func:`_norm_radius`, which fails with probability at most
-    ``d0``. ``split`` is not used. See C16 (good events) in docs/proofs.md.
+    Gaussian delta at the sensitivity over noise ``mu``, which is ``1/noise_multiplier``. ``radius`` is the bound on the
+    operator norm, which fails with probability at most ``d0``. ``split`` is not used. See C16 (good events) in
+    docs/proofs.md.
     """
     return least_over_radius(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
@@ -139,18 +137,19 @@ def operator_norm(
 def operator_norm_epsilon(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """Return ``eps`` of a run of M1 by the operator norm, at a given split of delta.
+    """Return ``eps`` of a run of M1 from a bound on its norm, for a split of delta.
 
-    ``split`` is the fraction of delta for ``T d0`` in :func:`operator_norm`, and "even" means one half.
+    ``split`` is the fraction of delta for the event that the bound on the operator norm fails in some step. "even"
+    means one half.
     """
     return epsilon_at_split(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 
 def operator_norm_published(delta: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``eps`` of M1 by the operator norm, as published (Equation 5).
+    """Return ``eps`` of M1 from the operator norm, by the published Equation 5.
 
-    ``eps`` is ``sqrt(2 ln(1.25/delta_1)) mu R`` with ``delta_1 = delta/2``. ``R`` is the bound on the operator norm of
-    :func:`_norm_radius`, which fails with probability at most ``delta/2``.
+    ``eps`` is ``sqrt(2 ln(1.25/delta_1)) mu R`` with ``delta_1 = delta/2`` and ``mu = 1/noise_multiplier``. ``R`` is a
+    bound on the operator norm of the Wishart matrix, which fails with probability at most ``delta/2``.
     """
     half = mp.mpf(delta) / 2
     radius = (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(2 * mp.log(1 / half))) ** 2 / rank
@@ -163,16 +162,14 @@ def secret_projection(
     """Return delta of a vector release of M1 with a secret projection.
 
     Delta is ``E[h_eps(shift^2)]`` for the random sensitivity over noise ``shift = S (c + xi)`` with ``xi ~ N(0, 1)``.
-    ``h_eps`` is the Gaussian delta at a squared sensitivity. Let ``g`` be a chi-square variable divided by its ``r``
-    degrees of freedom, and ``m`` the misalignment. With ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s`` and
-    ``tau^2 = sigma^2 + g/r``,
+    ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``. Let ``g`` be a chi-square variable
+    divided by its ``r`` degrees of freedom (the rank). Let ``m`` be the misalignment and ``z`` the noise multiplier.
+    With ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s`` and ``tau^2 = sigma^2 + g/r``,
 
-        S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,
+      S = (2 sin eta cos eta/(sigma tau)) g/r, c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,
 
-    and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. The integral is over ``xi`` and ``ln g`` if negative values of
-    ``c + xi`` are negligible, else over ``ln|shift|`` and ``ln g``.
-    :class:`privproj.distributions.densities.SecretShift` is the same distribution in floats. See C8 (secret projection)
-    in docs/proofs.md.
+    and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. :class:`privproj.distributions.densities.SecretShift` is the same
+    distribution in floats. See C8 (secret projection) in docs/proofs.md.
     """
     m, eps = mp.mpf(misalignment), mp.mpf(epsilon)
     sigma, sine2 = mp.mpf(noise_multiplier) * mp.sqrt(2 * m), m / 2
@@ -207,9 +204,9 @@ def secret_projection(
 
 
 def _residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Real:
-    """Return the distance of two residuals with these norms and this misalignment.
+    """Return the distance of two vectors with these norms and this misalignment.
 
-    A residual is the part of the differing column orthogonal to the other columns.
+    The two vectors are the residuals of a differing column, which are orthogonal to the other columns.
     """
     # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
@@ -225,11 +222,11 @@ def residual(
     residual_norm: Real = 1,
     other_residual_norm: Real | None = None,
 ) -> Real:
-    """Return delta of the residual of one differing column of M1.
+    """Return delta of M1 from the residual of one differing column.
 
-    The result is the delta of the vector Wishart mechanism in dimension ``d - k`` at rank ``r - k``, where ``k`` is
-    ``span_dim``. The residual is the part of the column orthogonal to the other columns. The norms of the two
-    neighboring residuals may differ. See C13 (one changed column) in docs/proofs.md.
+    The residual is the part of the column orthogonal to the other columns. The result is the delta of the vector
+    Wishart mechanism, with dimension and rank reduced by ``span_dim``. The norms of the two neighboring residuals may
+    differ. See C13 (one changed column) in docs/proofs.md.
     """
     first = mp.mpf(residual_norm)
     ratio = first / mp.mpf(residual_norm if other_residual_norm is None else other_residual_norm)
@@ -247,11 +244,11 @@ def column_exact(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return delta of one differing column of M1 if one part of the loss is zero.
+    """Return delta of M1 for one differing column, if the loss has one part only.
 
-    The residual is the part of the column orthogonal to the other columns. For ``k = span_dim = 0`` there is only the
-    loss of the residual. For ``r <= k``, or if the residuals are equal, there is only the Gaussian loss, with the
-    squared sensitivity of :func:`known_projection_rank1`. See C13 (one changed column) in docs/proofs.md.
+    The other columns span ``span_dim`` dimensions. The residual is the part of the column orthogonal to them. For
+    ``span_dim = 0`` the result is :func:`residual`. If the rank is at most ``span_dim``, or if the residuals are equal,
+    it is :func:`known_projection_rank1`. See C13 (one changed column) in docs/proofs.md.
     """
     if span_dim == 0 and shift_in_span == 0:
         return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
@@ -262,12 +259,12 @@ def column_exact(
 def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return the largest loss of the residual outside an event of small probability.
 
-    The probability of the event is ``delta_t + delta_w``. The loss is a function of two random variables ``A`` and
-    ``W``: ``p ln A - q tau + (W/2)(e^tau/A - 1)``, where ``tau`` is ``log_tau`` or ``-log_tau``, ``p = (d - r + 1)/2``
-    and ``q = (d + r - 2k - 1)/2``. The result is the largest value at the corners of intervals of ``A`` and ``W``, and
-    at least 0. The ends of the interval of ``W`` are the quantiles that leave out ``delta_w/2`` on each side. The
-    interval of ``A`` leaves out ``delta_t`` and is valid for all angles up to the assumed one. The result is infinite
-    if ``A`` may be negative. See C13 (one changed column) in docs/proofs.md.
+    The residual is the part of a differing column orthogonal to the other columns, which span ``k`` dimensions. The
+    probability of the event is ``delta_t + delta_w``. The loss is ``p ln A - q tau + (W/2)(e^tau/A - 1)`` for two
+    random variables ``A`` and ``W``. ``tau`` is ``log_tau`` or ``-log_tau``, ``p = (dim - rank + 1)/2`` and
+    ``q = (dim + rank - 2k - 1)/2``. ``A`` is outside of an interval with probability ``delta_t``, and ``W`` with
+    probability ``delta_w``. The result is at least 0, and infinite if ``A`` may be negative. See C13 (one changed
+    column) in docs/proofs.md.
     """
     n, free = dim - k, rank - k
     p, q = mp.mpf(n + 1 - free) / 2, mp.mpf(n + free - 1) / 2
@@ -290,9 +287,10 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
 def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
     """Return a bound on the sensitivity over noise in the Gaussian part of the loss.
 
-    ``alpha`` and ``beta`` are the norms of the parts of the difference within the span of the other columns and
-    orthogonal to it, divided by the noise. The bound fails only if one of several events occurs, each of probability at
-    most ``part``. There are two events for ``r <= k``, else three. See C13 (one changed column) in docs/proofs.md.
+    ``alpha`` and ``beta`` are the norms of two parts of a column's difference, divided by the noise. One is within the
+    span of the other columns, of dimension ``k``, and the other is orthogonal to it. The bound fails only if one of
+    several events occurs, each of probability at most ``part``. There are two events for ``rank <= k``, else three. See
+    C13 (one changed column) in docs/proofs.md.
     """
     t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
     if rank <= k:
@@ -314,11 +312,12 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return ``eps`` of one differing column of M1: the sum for both parts of the loss.
+    """Return ``eps`` of M1 for one differing column, as a sum of two losses.
 
-    ``split`` is the fraction of delta for the loss of the residual. It is divided equally between the variables ``A``
-    and ``W`` of this loss (:func:`_column_loss`). Half of the rest is the delta of the Gaussian part. The other half is
-    for the events in which :func:`_shift_bound` fails. See C13 (one changed column) in docs/proofs.md.
+    One loss is that of the residual, the part of the column orthogonal to the other columns. ``split`` is the fraction
+    of delta for it, divided equally between its two variables. Half of the rest is the delta of the other loss, which
+    is Gaussian. The other half is for the events in which :func:`_shift_bound` fails. See C13 (one changed column) in
+    docs/proofs.md.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
@@ -345,12 +344,12 @@ def column_published(
     residual_norm: Real = 1,
     changed_columns: int = 1,
 ) -> Real:
-    """Return the published ``eps`` of differing columns, for comparison only.
+    """Return the published ``eps`` of M1 for differing columns, for comparison only.
 
-    The published value is not a bound for ``r > k``, where ``k = span_dim``. For one column, delta is divided into the
-    equal parts ``delta_T``, ``delta_W``, ``delta_C`` and ``2 d0``. For ``c = changed_columns`` columns that are
-    replaced one after the other, the result is ``c eps_i``. Each replacement has ``eps_i`` and ``delta_i`` with
-    ``delta = delta_i (1 + e^eps_i + ... + e^((c-1) eps_i))``. See C13 (one changed column) in docs/proofs.md.
+    The published value is not a bound if the rank exceeds ``span_dim``. For one column, delta is divided equally among
+    four events. For ``c = changed_columns`` columns that are replaced one after the other, the result is ``c eps_i``.
+    Each replacement has ``eps_i`` and ``delta_i`` with ``delta = delta_i (1 + e^eps_i + ... + e^((c-1) eps_i))``. See
+    C13 (one changed column) in docs/proofs.md.
     """
     has_residual = rank > span_dim
     m = mp.sqrt(min(span_dim, rank))
@@ -387,10 +386,10 @@ def residual_published(
     span_dim: int,
     split: Real = "even",
 ) -> Real:
-    """Return ``eps`` of the residual of one differing column, as published (Lemma 2).
+    """Return the published ``eps`` of M1 from the residual of one differing column.
 
-    The result is the ``eps`` of Theorem 1 of arXiv 2601.21719 in dimension ``d - k`` at rank ``r - k``, where
-    ``k = span_dim``.
+    The residual is the part of the column orthogonal to the other columns (Lemma 2). The result is the ``eps`` of
+    Theorem 1 of arXiv 2601.21719, with dimension and rank reduced by ``span_dim``.
     """
     return wishart.quantile(delta, dim - span_dim, rank - span_dim, residual_misalignment, split)
 

@@ -1,4 +1,4 @@
-"""Compute references for M2 in mpmath.
+"""Compute reference values for M2 in mpmath.
 
 M2 adds noise and then projects ``d`` dimensions to a random subspace of dimension ``r``. The squared norm of a
 projected unit vector is ``B ~ Beta(r/2, (d-r)/2)``. ``z`` is the noise multiplier, and ``mu = 1/z`` is the sensitivity
@@ -27,11 +27,11 @@ from privproj.reference.special import beta_tail, gaussian_delta, normal_density
 def _captured_distribution(
     dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real
 ) -> ReferenceDistribution:
-    """Return the distribution of the squared sensitivity ``X`` for a difference of rank one.
+    """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    ``X`` is ``mu^2 B`` with ``mu = 1/noise_multiplier``, in units of the noise variance; ``B`` is the squared norm of a
-    projected unit vector. A count for adaptive clipping adds a constant (C31: adaptive clipping). See C7
-    (distributions) in docs/proofs.md.
+    The result is the distribution of ``mu^2 B`` with ``mu = 1/noise_multiplier``, in units of the noise variance. ``B``
+    is the squared norm of a projected unit vector. A count for adaptive clipping adds a constant (C31: adaptive
+    clipping). See C7 (distributions) in docs/proofs.md.
     """
     energy = beta_distribution(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
     return shifted_distribution(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
@@ -42,8 +42,9 @@ def exact_rank1(
 ) -> Real:
     """Return delta of M2 for a difference of rank one, ``E[h_eps(mu^2 B)]``.
 
-    For ``r = d`` delta is that of the Gaussian mechanism. See C4 (random sensitivity) in docs/proofs.md. ``h_eps`` is
-    the Gaussian delta, and ``B`` is the squared norm of a projected unit vector.
+    ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``, and ``mu`` is ``1/noise_multiplier``.
+    ``B`` is the squared norm of a projected unit vector, and 1 for ``rank = dim``. See C4 (random sensitivity) in
+    docs/proofs.md.
     """
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
@@ -60,9 +61,9 @@ def rank_free(
 ) -> Real:
     """Return the bound on delta of one release of M2 for differences of any rank.
 
-    The bound is :func:`any_rank_delta` for the squared sensitivity ``mu^2 B``, where ``B`` is the squared norm of a
-    projected unit vector. If the sampling rate is below 1, the bound includes amplification by Poisson sampling (C17:
-    subsampling). See C5 (any rank) in docs/proofs.md.
+    The bound is :func:`any_rank_delta` for the squared sensitivity ``mu^2 B``. ``mu`` is ``1/noise_multiplier``, and
+    ``B`` is the squared norm of a projected unit vector. If the sampling rate is below 1, the bound includes
+    amplification by Poisson sampling (C17: subsampling). See C5 (any rank) in docs/proofs.md.
     """
     if rank == dim:
         mu = gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma)
@@ -78,7 +79,7 @@ def rank_free(
 
 
 def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
-    """Return delta of M2 for a difference of rank one (:func:`exact_rank1`).
+    """Return delta of M2 for a difference of rank one.
 
     ``mu`` is the sensitivity over noise.
     """
@@ -86,11 +87,12 @@ def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
 
 
 def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real, sharp: bool) -> Real:
-    """Return ``G(eps; mu sqrt(tau)) + k P(B > tau)``, a bound on delta.
+    """Return the Beta-tail bound on delta of M2 at its parameter ``tau``.
 
-    ``G`` is the Gaussian profile, and ``B`` is the squared norm of a projected unit vector. If ``sharp`` is False, the
-    two-sided tail ``T(eps; mu sqrt(tau))`` replaces ``G``. It is the probability that the absolute privacy loss exceeds
-    ``eps``. See C16 (good events) in docs/proofs.md.
+    The bound is ``G(eps; mu sqrt(tau)) + k P(B > tau)``. ``B`` is the squared norm of a projected unit vector, and
+    ``k`` is the rank of the difference between neighboring sums. ``G(eps; mu)`` is the Gaussian delta at the
+    sensitivity over noise ``mu`` if ``sharp``, else the probability that the absolute privacy loss exceeds ``eps``. See
+    C16 (good events) in docs/proofs.md.
     """
     profile = gaussian_delta if sharp else two_sided
     half = mp.mpf(1) / 2
@@ -99,11 +101,7 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
 
 
 def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool, tau: Real | None = None) -> Real:
-    """Return :func:`beta_tail_bound` at ``tau``, or its minimum if ``tau`` is None.
-
-    The minimum is at ``tau = 1``, or at a point where the derivative with respect to ``s = ln(tau/(1-tau))`` becomes
-    positive.
-    """
+    """Return :func:`beta_tail_bound` at ``tau``, or its minimum if ``tau`` is None."""
     if tau is not None:
         return beta_tail_bound(eps, mu, dim, rank, k, mp.mpf(tau), sharp)
     eps, mu, a, b = mp.mpf(eps), mp.mpf(mu), mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
@@ -122,9 +120,10 @@ def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bo
 
 
 def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
-    """Return the derivative of the Gaussian term with respect to ``m``.
+    """Return the derivative of the Gaussian delta, or of a bound on it.
 
-    ``m`` is the sensitivity over noise. The term is the Gaussian profile if ``sharp``, else the two-sided tail.
+    The derivative is with respect to the sensitivity over noise ``m``. The bound, used unless ``sharp``, is the
+    probability that the absolute privacy loss exceeds ``eps``.
     """
     # phi(m/2 - eps/m), or (1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)
     near = normal_density(m / 2 - eps / m)
@@ -150,10 +149,11 @@ def _turning_points(derivative: Function, center: Real, width: Real, count: int 
 def beta_tail_published(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
 ) -> Real:
-    """Return the published bound on delta, ``T(eps; mu sqrt(tau)) + k P(B > tau)``.
+    """Return the published bound ``T(eps; mu sqrt(tau)) + k P(B > tau)`` of M2.
 
-    ``T`` is the two-sided Gaussian tail, ``k`` is ``change_rank``, and ``B`` is the squared norm of a projected unit
-    vector. If ``tau`` is None, the bound is minimized over ``tau``. See C16 (good events) in docs/proofs.md.
+    ``T(eps; mu)`` is the probability that a Gaussian privacy loss exceeds ``eps`` in absolute value, for the
+    sensitivity over noise ``mu``. ``k`` is ``change_rank``, and ``B`` is the squared norm of a projected unit vector.
+    If ``tau`` is None, the bound is minimized over ``tau``. See C16 (good events) in docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False, tau=tau)
 
@@ -161,21 +161,22 @@ def beta_tail_published(
 def beta_tail_sharp(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
 ) -> Real:
-    """Return the sharper bound on delta, ``G(eps; mu sqrt(tau)) + k P(B > tau)``.
+    """Return ``G(eps; mu sqrt(tau)) + k P(B > tau)``, a bound on delta of M2.
 
-    ``G`` is the Gaussian profile, ``k`` is ``change_rank``, and ``B`` is the squared norm of a projected unit vector.
-    If ``tau`` is None, the bound is minimized over ``tau``. See C16 (good events) in docs/proofs.md.
+    ``G(eps; mu)`` is the Gaussian delta at the sensitivity over noise ``mu``. ``k`` is ``change_rank``, and ``B`` is
+    the squared norm of a projected unit vector. If ``tau`` is None, the bound is minimized over ``tau``. See C16 (good
+    events) in docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True, tau=tau)
 
 
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
-    """Return the bound on delta of a run of M2 by a good event.
+    """Return a bound on delta of a run of M2, if no projection captures too much.
 
     The bound is the minimum of ``T k P(B > tau) + G(eps; mu sqrt(T tau))`` over ``tau``, for ``T`` steps and
-    ``k = change_rank``. ``G`` is the Gaussian profile, and ``B`` is the squared norm of a projected unit vector.
-    Without sampling, the bounds ``good-event`` and ``good-event-q`` have this value. See C16 (good events) in
-    docs/proofs.md.
+    ``k = change_rank``. ``G(eps; mu)`` is the Gaussian delta at the sensitivity over noise ``mu``, and ``B`` is the
+    squared norm of a projected unit vector. Without sampling, the bounds ``good-event`` and ``good-event-q`` have this
+    value. See C16 (good events) in docs/proofs.md.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
@@ -183,10 +184,10 @@ def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, chang
 def _good_event_split(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, split: Real, steps: int = 1
 ) -> Real:
-    """Return ``eps`` at ``delta`` of the good-event bound, for a given split of delta.
+    """Return ``eps`` at ``delta`` of the bound :func:`good_event`, at a given split.
 
-    ``split`` is the fraction of delta for the probability ``T k P(B > tau)``, and "even" means one half. The rest is
-    for the Gaussian profile ``G(eps; mu sqrt(T tau))``. The symbols are those of :func:`good_event`.
+    ``split`` is the fraction of delta for the event that some projection captures more than ``tau`` of the squared
+    norm, and "even" means one half. The rest is the delta of a Gaussian run.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     a, b, bad = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(delta) * share / (steps * change_rank)
@@ -196,9 +197,9 @@ def _good_event_split(
 
 
 def _log_moment(dim: int, rank: int, c: Real) -> Real:
-    """Return ``ln E[e^(c B)]`` for ``B ~ Beta(r/2, (d-r)/2)``.
+    """Return ``ln E[e^(c B)]`` for the squared norm ``B`` of a projected unit vector.
 
-    The mean is ``1F1(r/2; d/2; c)``. A quadrature is used if the series of this function is long.
+    ``B`` is ``Beta(r/2, (d-r)/2)`` for the rank ``r`` and the dimension ``d``, and the mean is ``1F1(r/2; d/2; c)``.
     """
     a, b = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
     if c < 2000:
@@ -218,11 +219,12 @@ def mixture_rdp(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``steps`` releases of M2 by their Renyi curve.
+    """Return delta of ``steps`` releases of M2 from their Renyi curve.
 
     Delta is minimized over the order ``alpha``. The curve of one release is
-    ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``. With Poisson sampling only integer orders are used, and
-    the curve comes from a binomial mixture of the moments ``1F1``. See C15 (Renyi accounting) in docs/proofs.md.
+    ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``, for the dimension ``d``, the rank ``r`` and the
+    sensitivity over noise ``mu``. With Poisson sampling only integer orders are used, and the curve comes from a
+    binomial mixture of the moments ``1F1``. See C15 (Renyi accounting) in docs/proofs.md.
     """
     mu, count = gaussian_mu(noise_multiplier), composition.adaptive_count_shift(adaptive_clipping_sigma)
 
@@ -244,7 +246,7 @@ def unprojected_delta(
     rank: int = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``steps`` releases of M2 by the Gaussian profile.
+    """Return delta of ``steps`` releases of M2 as Gaussian releases.
 
     This bound ignores the projection, so ``dim`` and ``rank`` are not used.
     """

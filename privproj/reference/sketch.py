@@ -1,9 +1,10 @@
-"""Compute references for secret Gaussian sketches with noise in mpmath.
+"""Compute reference values for secret Gaussian sketches with noise in mpmath.
 
-A sketch of a matrix ``Q`` is ``Q A^T`` plus noise, with a secret Gaussian matrix ``A`` of ``r`` rows (``rank``).
-``Gamma`` is ``(lam + sigma_g^2/sigma_A^2) / B``. ``lam`` is a lower bound of the eigenvalues of ``Q Q^T``. ``sigma_g``
-and ``sigma_A`` are the standard deviations of the noise and of the entries of ``A``. ``B`` is the largest Frobenius
-norm of the difference of ``Q Q^T`` between neighbors. See C14 (the secret sketch) in docs/proofs.md.
+A sketch of a matrix ``Q`` is ``Q A^T`` plus noise, with a secret Gaussian matrix ``A`` of ``r`` rows (``rank``). The
+eigenvalue ratio ``Gamma`` is ``(lam + sigma_g^2/sigma_A^2) / B``. ``lam`` is a lower bound of the eigenvalues of
+``Q Q^T``. ``sigma_g`` and ``sigma_A`` are the standard deviations of the noise and of the entries of ``A``. ``B`` is
+the largest Frobenius norm of the difference of ``Q Q^T`` between neighbors. See C14 (the secret sketch) in
+docs/proofs.md.
 """
 
 import mpmath as mp
@@ -16,7 +17,8 @@ from privproj.reference.special import chi2_above, chi2_below
 def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
     """Return the Renyi curve of the bound ``rdp-tight`` at an order below ``gamma``.
 
-    ``front`` is the product of ``r/2`` and the numbers of releases, eigenvalues and layers.
+    ``front`` is half of the rank, times the numbers of releases, eigenvalues and layers. ``gamma`` is the eigenvalue
+    ratio of the sketch.
     """
     with mp.workdps(2 * mp.mp.dps + 20):
         gamma = mp.mpf(gamma)
@@ -25,9 +27,10 @@ def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 
 
 def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
-    """Return the second Renyi curve of ``rdp-best`` at an order below ``gamma + 1``.
+    """Return the second Renyi curve of ``rdp-best``, at an order below ``gamma + 1``.
 
-    ``front`` is the product of ``r/2`` and the numbers of releases and layers.
+    ``front`` is half of the rank, times the numbers of releases and layers. ``gamma`` is the eigenvalue ratio of the
+    sketch.
     """
     with mp.workdps(2 * mp.mp.dps + 20):
         gamma = mp.mpf(gamma)
@@ -36,19 +39,19 @@ def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 
 
 def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return delta of a sketch by the published Renyi curve, minimized over the order.
+    """Return delta of a sketch from the published Renyi curve.
 
-    The factor ``eigenvalues`` in this curve is the rank of the difference of ``Q Q^T`` between neighbors. The order is
-    below ``gamma``.
+    The sketch is that of a matrix ``Q``. The factor ``eigenvalues`` in the curve is the rank of the difference of
+    ``Q Q^T`` between neighbors. Delta is minimized over orders below the eigenvalue ratio ``gamma``.
     """
     front = mp.mpf(rank * eigenvalues * steps * layer_count) / 2
     return composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))
 
 
 def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return delta of a sketch by ``rdp-tight``: :func:`rdp` with one eigenvalue.
+    """Return delta of a sketch from the published Renyi curve with one eigenvalue.
 
-    This bound holds for differences of every rank.
+    This bound ``rdp-tight`` holds for differences of every rank.
     """
     return rdp(epsilon, rank, gamma, 1, steps, layer_count)
 
@@ -66,15 +69,15 @@ def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count:
 
 
 def divergence_at_order(order: Real, rank: int, gamma: Real, eigenvalues: int) -> Real:
-    """Return the published Renyi curve of one release of a sketch, at one order."""
+    """Return the published Renyi divergence of one release of a sketch, at one order."""
     return _tight_divergence(mp.mpf(order), mp.mpf(rank * eigenvalues) / 2, gamma)
 
 
 def one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
-    """Return delta of one step of LoRA as a sketch.
+    """Return delta of one step of LoRA as a sketch, by :func:`rdp_best`.
 
-    ``Gamma`` is ``r sigma_g^2 / (2 B_F B_S)``, with the Frobenius bound ``B_F`` and the sensitivity ``B_S``. The
-    entries of ``A`` have the variance ``1/r``, and the lower bound of the eigenvalues is 0.
+    The eigenvalue ratio of the sketch is ``r sigma_g^2 / (2 B_F B_S)``. ``r`` is the rank, ``sigma_g`` the noise,
+    ``B_F`` the Frobenius bound and ``B_S`` the sensitivity.
     """
     change = 2 * mp.mpf(frobenius_bound) * mp.mpf(sensitivity)
     return rdp_best(epsilon, rank, rank * mp.mpf(noise_sigma) ** 2 / change)
@@ -90,11 +93,12 @@ def by_design_delta(
     eigenvalues: int,
     steps: int = 1,
 ) -> Real:
-    """Return delta of LoRA as a sketch by the published design rule for ``Gamma``.
+    """Return the refuted delta that was published for a whole run of LoRA as a sketch.
 
-    ``Gamma`` is ``(p/4) b r sigma_g^2 / (C^2 T ((1 + p)^T - 1))``, with ``p = step_smoothness``, ``b = 2 C/B_S``, the
-    Frobenius bound ``C``, the sensitivity ``B_S`` and ``T`` steps. The Renyi curve is that of :func:`rdp`, with the
-    factor ``eigenvalues``. This claim is refuted (C22: claims that are not guarantees).
+    The eigenvalue ratio of the sketch is ``(p/4) b r sigma_g^2 / (C^2 T ((1 + p)^T - 1))``, with
+    ``p = step_smoothness`` and ``b = 2 C/B_S``. ``r`` is the rank, ``sigma_g`` the noise, ``C`` the Frobenius bound,
+    ``B_S`` the sensitivity, and ``T`` the number of steps. The Renyi curve is that of :func:`rdp`, with the factor
+    ``eigenvalues``. See C22 (claims that are not guarantees) in docs/proofs.md.
     """
     product, norm = mp.mpf(step_smoothness), mp.mpf(frobenius_bound)
     batch = 2 * norm / mp.mpf(sensitivity)
@@ -105,7 +109,8 @@ def by_design_delta(
 def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1) -> Real:
     """Return delta of ``steps`` sketches by truncated concentrated DP.
 
-    ``T`` releases with ``n = eigenvalues`` are ``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP.
+    ``T`` releases of rank ``r`` with ``n = eigenvalues`` are ``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP, for the
+    eigenvalue ratio ``Gamma``.
     """
     gamma = mp.mpf(gamma)
     return composition.concentrated_delta(steps * rank * eigenvalues / (2 * gamma**2), epsilon, 2 * gamma / 5)
@@ -114,10 +119,10 @@ def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
     """Return the exact delta of a secret sketch for a rank-one difference.
 
-    The result is the larger delta of the two directions. Let ``nu = 1/Gamma``. In one direction delta is
+    The result is the larger delta of the add and the remove direction. Let ``nu = 1/gamma``. In one direction delta is
     ``F(w) - e^eps F(w/(1+nu))`` with ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu``, or 0 unless ``w > 0``. ``F`` is the
-    chi-square distribution function with ``r`` degrees of freedom. In the other direction ``-nu/(1+nu)`` replaces
-    ``nu``, and the upper tail replaces ``F``. For several releases and layers, ``r`` is multiplied by their numbers.
+    chi-square distribution function with ``r`` degrees of freedom, the rank times the numbers of releases and layers.
+    In the other direction ``-nu/(1+nu)`` replaces ``nu``, and the upper tail replaces ``F``.
     """
     degrees, nu = rank * steps * layer_count, 1 / mp.mpf(gamma)
     with mp.workdps(mp.mp.dps + 20 + int(2 * abs(mp.log10(nu)))):
@@ -128,10 +133,10 @@ def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_cou
 
 
 def _one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> Real:
-    """Return ``F(w) - e^eps F(w/(1+nu))`` for one direction of :func:`exact_rank1`.
+    """Return delta of a sketch in the add or the remove direction, for rank one.
 
-    ``F(x)`` is ``tail(degrees, x)``, and ``w = (degrees ln(1+nu) - 2 eps)(1+nu)/nu``. The result is 0 unless
-    ``w > 0``.
+    Delta is ``F(w) - e^eps F(w/(1+nu))`` with ``F(x) = tail(degrees, x)`` and
+    ``w = (degrees ln(1+nu) - 2 eps)(1+nu)/nu``, or 0 unless ``w > 0``.
     """
     w = (degrees * mp.log(1 + nu) - 2 * mp.mpf(epsilon)) * (1 + nu) / nu
     return tail(degrees, w) - mp.exp(epsilon) * tail(degrees, w / (1 + nu)) if w > 0 else mp.mpf(0)
@@ -147,11 +152,9 @@ def one_vector(
 ) -> Real:
     """Return the exact delta of the sketch of one vector.
 
-    The result is :func:`exact_rank1` at ``Gamma = 1/nu``. ``nu`` is the largest value of
-    ``(S'^2 - S^2)/(S^2 + a)`` over the norms ``S <= S'`` of neighboring vectors, with ``a = sigma_g^2/sigma_A^2``.
-    ``S'`` is at most the Frobenius bound ``B_F`` and at most ``S + B_S``, where ``B_S`` is the sensitivity. The maximum
-    is at ``S^2 + S B_S = a`` or at ``S = B_F - B_S``, whichever ``S`` is smaller. If ``B_S`` is not given, the maximum
-    is at ``S = 0``.
+    The result is :func:`exact_rank1` at the ratio ``gamma = 1/nu``. ``nu`` is the largest value of
+    ``(S'^2 - S^2)/(S^2 + a)`` over the norms ``S <= S'`` of neighboring vectors, with
+    ``a = (noise_sigma/sketch_sigma)^2``. ``S'`` is at most ``frobenius_bound`` and at most ``S + sensitivity``.
     """
     a = (mp.mpf(noise_sigma) / mp.mpf(sketch_sigma)) ** 2
     if sensitivity is None:

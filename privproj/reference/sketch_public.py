@@ -1,4 +1,4 @@
-"""Compute references for public Gaussian sketches in mpmath.
+"""Compute reference values for public Gaussian sketches in mpmath.
 
 The sketching matrix has ``r`` rows (``rank``), and ``mu = 1/z`` is the sensitivity over noise.
 """
@@ -16,8 +16,8 @@ def exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
     """Return delta of a public sketch for a difference of rank one.
 
     Delta is ``E[h_eps(mu^2 Y/r)]``, where ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``
-    and ``Y`` is chi-square with ``r`` degrees of freedom. See C4 (random sensitivity) and C7
-    (distributions) in docs/proofs.md.
+    and ``Y`` is chi-square with ``r`` degrees of freedom (the rank). ``mu`` is ``1/noise_multiplier``. See C4 (random
+    sensitivity) and C7 (distributions) in docs/proofs.md.
     """
     return expected_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
@@ -25,17 +25,18 @@ def exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
 def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
     """Return the bound on delta of a public sketch for differences of any rank.
 
-    The result is :func:`any_rank_delta` of the squared sensitivity ``mu^2 Y/r``, where ``mu = 1/z``, and ``Y`` is
-    chi-square with ``r`` degrees of freedom. See C5 (any rank) and C7 (distributions) in docs/proofs.md.
+    The bound is :func:`any_rank_delta` for the squared sensitivity of :func:`exact_rank1`. See C5 (any rank) and C7
+    (distributions) in docs/proofs.md.
     """
     return any_rank_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
-    """Return the minimum of ``n d0 + G(eps; mu radius(ln d0))`` over ``d0``.
+    """Return a bound on delta of releases with a random factor in their sensitivity.
 
-    The result is a bound on delta (C16: good events). In each of ``n = count`` releases, a random factor of the
-    sensitivity exceeds ``radius(ln d0)`` with a probability of at most ``d0``. ``G(eps; mu)`` is the Gaussian profile.
+    In each of ``n = count`` releases, the factor exceeds ``radius(ln d0)`` with probability at most ``d0``. The bound
+    is the minimum of ``n d0 + G(eps; mu radius(ln d0))`` over ``d0`` (C16: good events). ``G(eps; mu)`` is the Gaussian
+    delta at the sensitivity over noise ``mu``.
     """
 
     def total(s: Real) -> Real:
@@ -46,10 +47,10 @@ def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> 
 
 
 def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split: Real) -> Real:
-    """Return the ``eps`` at which ``n d0 + G(eps; mu radius(ln d0))`` is ``delta``.
+    """Return ``eps`` of releases with a random factor in their sensitivity.
 
-    ``split`` is the fraction of ``delta`` for ``n d0``, and "even" means one half. ``G``, ``radius`` and ``n = count``
-    are as in :func:`least_over_radius`.
+    In each of ``count`` releases, the factor exceeds ``radius(ln d0)`` with probability at most ``d0``. ``split`` is
+    the fraction of ``delta`` for these events, and "even" means one half.
     """
     share, delta = mp.mpf("0.5") if split == "even" else mp.mpf(split), mp.mpf(delta)
     shift = mu * radius(mp.log(share * delta / count))
@@ -57,19 +58,19 @@ def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split:
 
 
 def _radius(rank: int) -> Function:
-    """Return the factor ``1 + sqrt(2 ln(1/d0)/r)`` as a function of ``ln d0``.
+    """Return a function that bounds how much a public sketch increases a norm.
 
-    A public sketch of rank ``r`` increases the norm of a difference by more than this factor with probability at most
-    ``d0``. See C16 (good events) in docs/proofs.md.
+    The function maps the log of a probability ``d0`` to the factor ``1 + sqrt(2 ln(1/d0)/rank)``, which is exceeded
+    with probability at most ``d0``. See C16 (good events) in docs/proofs.md.
     """
     return lambda log_bad: 1 + mp.sqrt(-2 * log_bad / rank)
 
 
 def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
-    """Return delta of a public sketch by a bound on the sketched norm.
+    """Return delta of a public sketch from a bound on the sketched difference.
 
-    The sketched norm is that of the difference between neighbors. Delta is minimized over the probability ``d0`` with
-    which the bound on this norm fails. ``split`` is not used. See C16 (good events) in docs/proofs.md.
+    The difference is that between neighboring matrices. Delta is minimized over the probability with which the bound on
+    its norm fails. ``split`` is not used. See C16 (good events) in docs/proofs.md.
     """
     return least_over_radius(_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
@@ -77,10 +78,10 @@ def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str =
 def _operator_norm_epsilon(
     delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """Return ``eps`` of a public sketch by a bound on the sketched norm.
+    """Return ``eps`` of a public sketch from a bound on the sketched difference.
 
-    ``split`` is the fraction of delta for the event that the bound of :func:`operator_norm` fails, and "even" means one
-    half. See C16 (good events) in docs/proofs.md.
+    The difference is that between neighboring matrices. ``split`` is the fraction of delta for the event that the bound
+    on its norm fails, and "even" means one half. See C16 (good events) in docs/proofs.md.
     """
     return epsilon_at_split(_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 

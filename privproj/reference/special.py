@@ -1,7 +1,6 @@
 """Compute normal, Beta and chi-square distributions at any precision.
 
-The methods are series of positive terms, and more digits ("guard digits") if digits cancel.
-:mod:`privproj.numerics.special` has the same functions in floats, and the certificates have them in ball arithmetic.
+:mod:`privproj.numerics.special` has the same functions in floats.
 """
 
 import mpmath as mp
@@ -23,10 +22,10 @@ def normal_density(x: Real) -> Real:
 
 
 def gaussian_delta(eps: Real, mu: Real) -> Real:
-    """Return the Gaussian profile at ``eps`` for the sensitivity over noise ``mu``.
+    """Return the delta of the Gaussian mechanism at the sensitivity over noise ``mu``.
 
-    The result is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` (C3: Gaussian profile), computed with guard digits
-    because the terms cancel.
+    The result is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` with the standard normal distribution function
+    ``Phi`` (C3: Gaussian profile).
     """
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     if mu == 0:
@@ -37,20 +36,20 @@ def gaussian_delta(eps: Real, mu: Real) -> Real:
 
 
 def two_sided(eps: Real, mu: Real) -> Real:
-    """Return the two-sided tail ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)``.
+    """Return the probability that a Gaussian ``|privacy loss|`` exceeds ``eps``.
 
-    The result is the probability that the absolute privacy loss exceeds ``eps``, and an upper bound of the Gaussian
-    profile (C3: Gaussian profile).
+    The result is ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)`` for the sensitivity over noise ``mu``, and an upper bound
+    of the Gaussian delta (C3: Gaussian profile).
     """
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     return normal_tail(eps / mu - mu / 2) + normal_tail(eps / mu + mu / 2)
 
 
 def beta_lower(a: Real, b: Real, x: Real) -> Real:
-    """Return ``I_x(a, b) = P(Beta(a, b) <= x)``, for integers ``2a`` and ``2b``.
+    """Return ``P(Beta(a, b) <= x)``, for integers ``2a`` and ``2b``.
 
     The result is ``x^a (1-x)^b / (a Beta(a, b))`` times the hypergeometric series ``2F1(1, a+b; a+1; x)``, whose terms
-    are positive. The sum is computed in fixed-point integers.
+    are positive.
     """
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     bits = mp.mp.prec + 40
@@ -65,21 +64,14 @@ def beta_lower(a: Real, b: Real, x: Real) -> Real:
 
 
 def _beta_front(a: Real, b: Real, x: Real) -> Real:
-    """Return ``x^a (1-x)^b / Beta(a, b)``, where ``Beta(a, b)`` is the Beta function.
-
-    Guard digits make up for the ``log10(a + b)`` digits that cancel between the logarithms.
-    """
+    """Return ``x^a (1-x)^b / Beta(a, b)``, where ``Beta(a, b)`` is the Beta function."""
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
         front = mp.loggamma(a + b) - mp.loggamma(a) - mp.loggamma(b)
         return mp.exp(a * mp.log(x) + b * mp.log(1 - x) + front)
 
 
 def beta_tail(a: Real, b: Real, x: Real) -> Real:
-    """Return ``P(Beta(a, b) > x)``, for integers ``2a`` and ``2b``.
-
-    If the series of ``1 - I_x = I_(1-x)(b, a)`` is short, it is used. Otherwise the result is ``1 - I_x(a, b)``, with
-    guard digits for the cancellation, whose number is computed by Chernoff's bound.
-    """
+    """Return ``P(Beta(a, b) > x)``, for integers ``2a`` and ``2b``."""
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     if x <= 0:
         return mp.mpf(1)
@@ -94,20 +86,13 @@ def beta_tail(a: Real, b: Real, x: Real) -> Real:
 
 
 def _power_front(a: Real, x: Real) -> Real:
-    """Return ``x^a e^-x / Gamma(a+1)``.
-
-    Guard digits make up for the ``log10(a + x)`` digits that cancel between the logarithms.
-    """
+    """Return ``x^a e^-x / Gamma(a+1)``."""
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + abs(a) + x))):
         return mp.exp(a * mp.log(x) - x - mp.loggamma(a + 1))
 
 
 def gamma_lower(a: Real, x: Real) -> Real:
-    """Return ``P(a, x)``, the distribution function of ``Gamma(a)``.
-
-    For ``x <= a + 1`` a series of positive terms is added in fixed-point integers. Otherwise the result is
-    ``1 - Q(a, x)`` by :func:`gamma_upper`.
-    """
+    """Return ``P(a, x)``, the distribution function of a variable ``Gamma(a)``."""
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
         return mp.mpf(0)
@@ -128,8 +113,7 @@ def gamma_lower(a: Real, x: Real) -> Real:
 def gamma_upper(a: Real, x: Real) -> Real:
     """Return ``Q(a, x)``, the upper tail of a Gamma variable with shape ``a``.
 
-    ``2a`` must be an integer. For ``x > a + 1`` a recursion in ``a`` gives a finite sum, whose last term is
-    ``Q(1, x) = e^-x`` or ``Q(1/2, x) = erfc(sqrt x)``. Otherwise the result is ``1 - P(a, x)`` by :func:`gamma_lower`.
+    ``2a`` must be an integer.
     """
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
@@ -162,9 +146,9 @@ def chi2_above(degrees: Real, x: Real) -> Real:
 
 
 def chi2_quantile(degrees: Real, share: Real, upper: bool) -> Real:
-    """Return the ``w`` at which a tail of a chi-square ``X`` equals ``share``.
+    """Return the quantile of a chi-square ``X`` at a tail probability ``share``.
 
-    The tail is ``P(X > w)`` if ``upper``, else ``P(X <= w)``.
+    The tail of the quantile ``w`` is ``P(X > w)`` if ``upper``, else ``P(X <= w)``.
     """
     tail, target = (chi2_above if upper else chi2_below), mp.log(share)
     deviation = mp.sqrt(mp.mpf(2) / degrees)

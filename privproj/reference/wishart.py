@@ -1,15 +1,14 @@
-"""Compute references for the vector Wishart mechanism in mpmath.
+"""Compute reference values for the vector Wishart mechanism in mpmath.
 
 The release is ``Y = M v`` for a vector ``v`` and a random Wishart matrix ``M``. ``d`` is the dimension and ``r`` the
-rank. The alignment ``rho`` is the cosine of the angle between neighboring vectors ``v`` and ``v'``, and ``m = 1 - rho``
-is the misalignment. ``kappa`` is the ratio of their norms.
+rank. The cosine of the angle between neighboring vectors ``v`` and ``v'`` is ``rho``, and ``m = 1 - rho`` is the
+misalignment. ``kappa`` is the ratio of the norms of ``v`` and ``v'``.
 
 The privacy loss is a function of two random variables. ``A = (v' . Y)/(v . Y)`` has the distribution of
 ``rho + sqrt(1-rho^2) T/sqrt(r)`` for Student's t variable ``T``, and ``W`` is chi-square with ``r + d - 1`` degrees of
-freedom. This module has the exact profile and bounds by quantiles of ``A`` and ``W``. The exact delta is the mean over
-``A`` of the hockey-stick divergence given ``A`` (C9: equal norms; C12: unequal norms).
-:mod:`privproj.distributions.wishart_loss` has the exact profile in floats, and the certificates have it in ball
-arithmetic.
+freedom. This module has the exact privacy profile and bounds by quantiles of ``A`` and ``W``. The exact delta is the
+mean over ``A`` of the hockey-stick divergence given ``A`` (C9: equal norms; C12: unequal norms).
+:mod:`privproj.distributions.wishart_loss` has the exact profile in floats.
 """
 
 import mpmath as mp
@@ -29,10 +28,11 @@ from privproj.reference.special import (
 
 
 def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
-    """Return the hockey-stick divergence of a pair, given ``A = kappa e^-x``.
+    """Return the hockey-stick divergence of two neighbors, given ``A = kappa e^-x``.
 
-    With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2``, ``w = (eps - b)/c`` and
-    ``V = e^-b (A/kappa)^(n/2)``, the divergence is
+    ``A = (v' . Y)/(v . Y)`` for the release ``Y`` and neighboring vectors ``v`` and ``v'``, whose norms have the ratio
+    ``kappa``. With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2``,
+    ``w = (eps - b)/c`` and ``V = e^-b (A/kappa)^(n/2)``, the divergence is
 
     * for ``A < kappa``: ``Q(n/2, w/2) - e^eps V Q(n/2, w kappa/(2A))``, or ``1 - e^eps V`` if ``w <= 0``;
     * for ``A > kappa``: ``P(n/2, w/2) - e^eps V P(n/2, w kappa/(2A))``, or 0 if ``w <= 0``.
@@ -50,11 +50,11 @@ def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Re
 
 
 def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
-    """Return delta of one pair of vectors, ``P(A <= 0) + E[g(A); A > 0]``.
+    """Return delta of one pair of neighboring vectors, by a quadrature over ``A``.
 
-    ``A`` and ``kappa`` are defined in the module docstring, and ``g(A)`` is :func:`_conditional_gain`. The integral is
-    over ``x = ln kappa - ln A``, split at 0 and at the zero of the ``w`` in that function. See C9 (exact profile) and
-    C12 (unequal norms) in docs/proofs.md.
+    ``A = (v' . Y)/(v . Y)`` for the release ``Y`` and neighboring vectors ``v`` and ``v'``, whose norms have the ratio
+    ``e^log_kappa``. Delta is ``P(A <= 0) + E[g(A); A > 0]``, where ``g(A)`` is the divergence given ``A``. See C9
+    (exact profile) and C12 (unequal norms) in docs/proofs.md.
     """
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
@@ -75,20 +75,16 @@ def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kapp
 
 
 def _infinite_part(rank: int, m: Real) -> Real:
-    """Return ``P(A <= 0)``, the probability of an infinite loss.
+    """Return the probability of an infinite privacy loss.
 
-    The result is ``p = P(Beta(r/2, 1/2) < m (2-m))/2`` for ``m <= 1``, else ``1 - p``. See C9 (exact profile) in
-    docs/proofs.md.
+    The result is ``p = P(Beta(r/2, 1/2) < m (2-m))/2`` for ``m <= 1``, else ``1 - p``. ``m`` is the misalignment of
+    neighboring vectors, and ``r`` is the rank. See C9 (exact profile) in docs/proofs.md.
     """
     half = beta_tail(mp.mpf(1) / 2, mp.mpf(rank) / 2, 1 - m * (2 - m)) / 2
     return half if m <= 1 else 1 - half
 
 
 def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Real, size: Real) -> Real:
-    """Return the integral over all ``x``, split at 0 and at one more point.
-
-    This point ``x = -shifted/a``, with ``a = (d+1-r)/2``, is the zero of ``eps - b`` in :func:`_conditional_gain`.
-    """
     a = mp.mpf(dim + 1 - rank) / 2
     start = mp.log(mp.sqrt(size / rank) + size)
     cuts = [mp.mpf(0)] if a == 0 or shifted == 0 else [mp.mpf(0), -shifted / a]
@@ -99,17 +95,17 @@ def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Rea
 
 
 def _integrate_beyond(integrand: Function, cut: Real, sign: int, start: Real) -> Real:
-    """Return the integral over all ``x`` beyond ``cut``, in the direction of ``sign``.
+    """Return the integral of ``integrand`` beyond ``cut``.
 
-    The substitution is ``x = cut + sign e^s``.
+    The range is to the right of ``cut`` if ``sign`` is 1, else to the left.
     """
     return integrate_line(lambda s: integrand(cut + sign * mp.exp(s)) * mp.exp(s), start)
 
 
 def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
-    """Return the integral between two points, of which one is 0.
+    """Return the integral of a divergence between two points, of which one is 0.
 
-    If the other point is negative, the integral is 0, because the divergence is 0 between them.
+    The result is 0 if the other point is negative, because the divergence is 0 between them.
     """
     low, high = min(cuts), max(cuts)
     if low == high or high <= 0:
@@ -123,11 +119,11 @@ def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
 
 
 def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_ratio: Real = 1) -> Real:
-    """Return delta of the worst pair of vectors.
+    """Return delta of the worst pair of neighboring vectors.
 
-    With equal norms, the worst pair has the assumed misalignment. With a ``norm_ratio`` above 1, the result is the
-    largest delta over some pairs with at most this misalignment, in both directions. It is then a lower bound on the
-    worst delta. See C10 (monotone in the alignment) and C12 (unequal norms) in docs/proofs.md.
+    With equal norms, the worst pair has the largest misalignment. With a ``norm_ratio`` above 1, the result is a lower
+    bound: the largest delta over some pairs with at most this misalignment, in both directions. See C10 (monotone in
+    the alignment) and C12 (unequal norms) in docs/proofs.md.
     """
     if dim == 1:
         return mp.mpf(0)
@@ -138,9 +134,9 @@ def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_rat
 
 
 def _worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real) -> Real:
-    """Return the largest :func:`_pair_delta` over the misalignments ``m (j/8)^2``.
+    """Return the largest delta over neighboring vectors with nine misalignments.
 
-    ``m`` is ``misalignment``, and ``j`` is from 0 to 8.
+    The misalignments are ``misalignment (j/8)^2`` for ``j`` from 0 to 8.
     """
     m = mp.mpf(misalignment)
     return max(_pair_delta(dim, rank, m * mp.mpf(j * j) / 64, epsilon, log_kappa) for j in range(9))
@@ -149,19 +145,20 @@ def _worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, lo
 def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
     """Return an interval that contains ``A`` except with probability ``delta_t``.
 
-    The result is ``rho -+ sqrt(1-rho^2) t/sqrt(r)`` with ``P(|T| > t) = delta_t`` for Student's t variable ``T``. See
-    C11 (quantile bounds, early theorem) in docs/proofs.md. ``rho`` is ``1 - m``, and ``r`` is the rank.
+    The variable ``A`` of the privacy loss is ``rho + sqrt(1-rho^2) T/sqrt(r)`` for Student's t variable ``T``,
+    ``rho = 1 - m`` and the rank ``r``. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach
 
 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return a bound on the loss except with probability ``delta_t + delta_w``.
+    """Return the published bound on the loss, outside an event of small probability.
 
-    The bound is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). Of the
-    variables ``A`` and ``W`` in the loss, ``A`` is outside of its quantile with probability ``delta_t``, and ``W`` with
-    probability ``delta_w``. The result is infinite if the quantile of ``A`` is not positive.
+    The bound is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). The loss
+    is a function of two random variables ``A`` and ``W``. ``A`` is outside of its quantile with probability
+    ``delta_t``, and ``W`` with probability ``delta_w``. The result is infinite if the quantile of ``A`` is not
+    positive.
     """
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
@@ -172,12 +169,12 @@ def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -
 
 
 def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return the largest loss outside an event of probability ``delta_t + delta_w``.
+    """Return the largest privacy loss outside an event of small probability.
 
     The result is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem). The loss is
-    ``(d+1-r)/2 ln A + (W/2)(1/A - 1)``. ``A`` is outside of an interval with probability ``delta_t``, and ``W`` is
-    outside of an interval with probability ``delta_w``. The interval of ``W`` is one-sided or two-sided, whichever
-    gives the smaller result. The result is infinite if the interval of ``A`` contains numbers up to 0.
+    ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` for the dimension ``d``, the rank ``r`` and random variables ``A`` and ``W``.
+    ``A`` is outside of an interval with probability ``delta_t``, and ``W`` is outside of an interval with probability
+    ``delta_w``. The interval of ``W`` is one-sided or two-sided, whichever gives the smaller result.
     """
     low, high = _alignment_ends(dim, rank, m, delta_t)
     if low <= 0:
@@ -189,10 +186,9 @@ def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) ->
 
 
 def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
-    """Return the largest loss over intervals of its variables ``A`` and ``W``.
+    """Return the largest privacy loss over intervals of its variables ``A`` and ``W``.
 
-    The loss is linear in ``W``, and convex or monotone in ``1/A``, so the largest value is at a corner. The value at
-    ``A = 1`` is compared too. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    The loss is that of the vector Wishart mechanism. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     a = mp.mpf(dim + 1 - rank) / 2
     inside = [x for x in (*ends_of_a, mp.mpf(1)) if ends_of_a[0] <= x <= ends_of_a[1]]
@@ -200,9 +196,10 @@ def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends
 
 
 def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """Return ``loss`` at ``delta_t = split delta``, ``delta_w = (1 - split) delta``.
+    """Return ``loss`` at a split of delta between two events.
 
-    The split "even" is one half, and "optimal" is the split with the smallest loss.
+    The events have the probabilities ``delta_t = split delta`` and ``delta_w = (1 - split) delta``. The split "even" is
+    one half, and "optimal" is the split with the smallest loss.
     """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
 
@@ -216,7 +213,7 @@ def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignmen
 
 
 def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
-    """Return ``eps`` by Theorem 1 of arXiv 2601.21719 at a split of delta.
+    """Return ``eps`` by Theorem 1 of arXiv 2601.21719, at a split of delta.
 
     Several steps are composed by basic or advanced composition. See C11 (quantile bounds, early theorem) in
     docs/proofs.md.
@@ -227,21 +224,23 @@ def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real =
 
 
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """Return ``eps`` by the bound ``quantile-sharp`` at a split of delta.
+    """Return the largest privacy loss outside of two events that split delta.
 
-    The result is the largest loss if its variables ``A`` and ``W`` (module docstring) are within their quantiles. See
-    C11 (quantile bounds, early theorem) in docs/proofs.md.
+    This is the bound ``quantile-sharp``. The events are tails of the two variables of the loss. See C11 (quantile
+    bounds, early theorem) in docs/proofs.md.
     """
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
 
 def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
-    """Return the loss of the bound ``early`` at parameters ``t`` and ``R = radius``.
+    """Return the privacy loss of the bound ``early`` at its thresholds.
 
-    The bound is Theorem 1 of the early version of arXiv 2601.21719. The loss is
-    ``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)`` with ``cos theta_R = t/R``. ``theta``
-    is the smaller one of the assumed angle and ``theta_R``, because pairs with a smaller angle are included. See C11
-    (quantile bounds, early theorem) in docs/proofs.md.
+    The bound is Theorem 1 of the early version of arXiv 2601.21719. The thresholds are ``t`` for inner products of the
+    release, and ``R = radius`` for its norm. The loss is
+    ``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)`` with ``cos theta_R = t/R``. ``d`` is
+    the dimension, ``r`` the rank, and ``m`` the misalignment of neighboring vectors. ``theta`` is the smaller one of
+    the assumed angle and ``theta_R``, because pairs with a smaller angle are included. See C11 (quantile bounds, early
+    theorem) in docs/proofs.md.
     """
     angle, best = mp.acos(1 - m), mp.acos(t / radius)
     # |d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)
@@ -250,11 +249,11 @@ def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
 
 
 def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
-    """Return a bound on ``P(S <= t or S' <= t)`` for the bound ``early``.
+    """Return the published bound on ``P(S <= t or S' <= t)`` for the bound ``early``.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. ``v`` and
-    ``v'`` are the vectors of two neighboring datasets. ``eta`` is a parameter of the bound. See C11 (quantile bounds,
-    early theorem) in docs/proofs.md.
+    ``S`` and ``S'`` are the inner products of the release with neighboring unit vectors, times the rank. ``m`` is the
+    misalignment of these vectors, and ``eta`` is a free parameter. See C11 (quantile bounds, early theorem) in
+    docs/proofs.md.
     """
     # 1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q, z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
@@ -265,9 +264,8 @@ def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
 def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
     """Return ``P(S <= t or S' <= t)`` exactly, for the bound ``early-exact-tail``.
 
-    ``S`` and ``S'`` are ``r`` times the components of the release along the unit vectors ``v`` and ``v'``. ``v`` and
-    ``v'`` are the vectors of two neighboring datasets. The method is a quadrature. See C11 (quantile bounds, early
-    theorem) in docs/proofs.md.
+    ``S`` and ``S'`` are the inner products of the release with neighboring unit vectors, times the rank. ``m`` is the
+    misalignment of these vectors. See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
 
     # P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r
@@ -280,9 +278,10 @@ def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
 
 
 def _spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
-    """Return ``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)`` with ``R = radius``.
+    """Return the published bound on the tail of the squared norm of a Gaussian matrix.
 
-    The result is the published bound on the tail of the squared operator norm of a Gaussian matrix.
+    The result is ``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)`` for the operator norm, ``R = radius``, the dimension ``d``
+    and the rank ``r``.
     """
     return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
 
@@ -300,18 +299,20 @@ def early_delta(
     """Return delta of the bound ``early`` at parameters ``t``, ``eta``, ``R``, ``c``.
 
     The bound is Theorem 1 of the early version of arXiv 2601.21719. ``epsilon`` is not used, because the parameters
-    determine delta. ``c`` is the constant in the exponent of :func:`_spectral_tail`. See C11 (quantile bounds, early
-    theorem) in docs/proofs.md.
+    determine delta. ``c`` is the constant in the exponent of :func:`_spectral_tail`. ``t`` and ``R`` are thresholds for
+    inner products and for the norm of the release, and ``eta`` is a parameter of the tail bound. See C11 (quantile
+    bounds, early theorem) in docs/proofs.md.
     """
     m = mp.mpf(misalignment)
     return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
 
 
 def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return the smallest loss of the bound ``early`` at ``delta``.
+    """Return the smallest privacy loss of the bound ``early`` at ``delta``.
 
-    The minimum is over thresholds ``t`` with ``tail(t) < delta``. The rest of delta determines the radius ``R``. See
-    C11 (quantile bounds, early theorem) in docs/proofs.md.
+    The minimum is over thresholds ``t`` of inner products, which fail with probability ``tail(t) < delta``. The rest of
+    delta determines the threshold for the norm of the release. See C11 (quantile bounds, early theorem) in
+    docs/proofs.md.
     """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
     highest = mp.exp(find_root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
@@ -335,10 +336,11 @@ def early(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return ``eps`` of the bound ``early`` at its parameters ``t`` and ``R``.
+    """Return ``eps`` of the bound ``early`` at thresholds ``t`` and ``R``.
 
-    The bound is Theorem 1 of the early version of arXiv 2601.21719. If ``t`` is None, the best parameters at ``delta``
-    are used. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    The bound is Theorem 1 of the early version of arXiv 2601.21719. ``t`` is the threshold of the theorem for inner
+    products, and ``R`` that for the norm of the release. If ``t`` is None, the best thresholds at ``delta`` are used.
+    See C11 (quantile bounds, early theorem) in docs/proofs.md.
     """
     m = mp.mpf(misalignment)
     if t is not None:
@@ -351,7 +353,7 @@ def early(
 
 
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return ``eps`` of the bound ``early-exact-tail``, at the best ``t`` and ``R``.
+    """Return ``eps`` of the bound ``early-exact-tail``, at its best thresholds.
 
     The result is the bound ``early`` with the exact probability of :func:`_mixed_tail` in place of its bound. See C11
     (quantile bounds, early theorem) in docs/proofs.md.
@@ -360,10 +362,10 @@ def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Re
 
 
 def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) -> Real:
-    """Return the increase of the alignment by the published preprocessing.
+    """Return by how much preprocessing increases the cosine of unit vectors.
 
-    The preprocessing adds a common random vector of norm ``gamma`` to both unit vectors. The increase is smaller than
-    the result with probability at most ``beta``.
+    The published preprocessing adds a common random vector of norm ``gamma`` to both vectors. The increase is smaller
+    than the result with probability at most ``beta``.
     """
     m, gamma = mp.mpf(misalignment), mp.mpf(gamma)
     # (gamma^2 (1-rho) - 2 gamma t (1+rho)) / (1 + gamma^2 + 2 gamma t), t = sqrt((2/d) ln(8/beta))

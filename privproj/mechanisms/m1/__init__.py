@@ -1,4 +1,4 @@
-"""Define M1, which projects, then adds noise."""
+"""Define M1, the mechanism that projects a matrix, then adds noise."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MISALIGNMENT = number(high=2.0, open_high=True)  # 1 - cos, without opposite vec
 
 @dataclass(frozen=True, kw_only=True)
 class M1(NoisyMechanism):
-    """The mechanism that projects, then adds noise.
+    """The mechanism that projects a matrix at random, then adds noise.
 
     The release is ``M V + E`` with ``M = Z Z^T``, where ``Z`` is resampled for each release. ``Z`` has the shape
     ``dim x rank`` and independent entries ``N(0, 1/rank)``. The parameters from ``misalignment`` to ``changed_columns``
@@ -128,21 +128,22 @@ class M1(NoisyMechanism):
 
     @property
     def norms(self) -> tuple[float, float]:
-        """The norms of the residuals of the changed column in both datasets; default 1.
+        """The norms of the residuals of the changed column in two neighboring datasets.
 
-        The residual is the part of the changed column that is orthogonal to the other columns.
+        The residual is the part of the changed column orthogonal to the other columns. Both norms are 1 by default.
         """
         first = 1.0 if self.residual_norm is None else self.residual_norm
         return first, first if self.other_residual_norm is None else self.other_residual_norm
 
     @property
     def span_residual(self) -> tuple[int, float, float, float]:
-        """The tuple ``(k, 1 - rho, alpha, beta)`` that describes one changed column.
+        """The tuple ``(k, 1 - rho, alpha, beta)`` that describes the changed column.
 
-        ``k`` is the dimension of the span of the other columns. ``1 - rho`` is the misalignment of the residuals, the
-        parts of ``v`` and ``v'`` orthogonal to the span. ``alpha`` is the norm of the part of ``v - v'`` within the
-        span, and ``beta`` is the norm of the part orthogonal to the span. For residuals with norms ``kappa`` and
-        ``kappa'``, ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
+        Let ``v`` and ``v'`` be this column in two neighboring datasets. The other columns span ``k`` dimensions.
+        ``alpha`` is the norm of the part of ``v - v'`` within this span, and ``beta`` is the norm of the part
+        orthogonal to it. The residuals are the parts of ``v`` and ``v'`` orthogonal to the span. ``rho`` is the cosine
+        of their angle. If their norms are ``kappa`` and ``kappa'``,
+        ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
 
         Raises:
             InvalidParameterError: Assumptions on the column are missing, or the column does not change.
@@ -160,11 +161,12 @@ class M1(NoisyMechanism):
 
     @property
     def column_shift(self) -> tuple[float, float]:
-        """The pair ``(alpha, beta)`` of :attr:`span_residual`, divided by the noise.
+        """The norms of two parts of the column's change, relative to the noise.
 
-        The two numbers are the norms of the parts of ``v - v'`` within the span of the other columns and orthogonal to
-        the span. The standard deviation of the noise is ``z sqrt(c (alpha^2 + beta^2))``, where ``z`` is the noise
-        multiplier and ``c`` the number of changed columns.
+        Let ``v`` and ``v'`` be the changed column in two neighboring datasets. The first norm ``alpha`` is that of the
+        part of ``v - v'`` within the span of the other columns. The second norm ``beta`` is that of the part orthogonal
+        to the span. Both are divided by the standard deviation ``z sqrt(c (alpha^2 + beta^2))`` of the noise, for the
+        noise multiplier ``z`` and ``c`` changed columns.
 
         Raises:
             InvalidParameterError: The noise multiplier or an assumption on the column is missing.

@@ -1,16 +1,15 @@
-"""Bound M1 on one changed column with a secret projection, by quantiles (C13).
+"""Bound M1 by quantiles, for one changed column and a secret projection (C13).
 
-Let ``k`` be the dimension of the span of the other columns. A changed column is ``v = a + kappa b``, where ``a`` is in
-this span, ``b`` is a unit vector, and the residual ``kappa b`` is orthogonal to the span. ``v'`` is the changed column
-of a neighboring dataset. The matrix is ``M = C + M_perp``, where ``M_perp`` acts on the residuals alone and is
-independent of ``C``, given the projection on the span. ``M_perp`` is a vector Wishart mechanism in ``d - k`` dimensions
-with ``r - k`` degrees of freedom. So the privacy loss is the sum of two parts. The residual part is the loss of
-``M_perp``; for ``r <= k`` there is none. The correlated part is a Gaussian loss at the sensitivity ``|C (v - v')|``.
+Let ``v`` and ``v'`` be one column of the matrix in two neighboring datasets. Let ``k`` be the dimension of the span of
+the other columns. The residual of a column is its part orthogonal to this span. The projection is ``M = C + M_perp``.
+``M_perp`` acts on the residuals alone, and is independent of ``C`` given the projection on the span. ``M_perp`` is a
+vector Wishart mechanism in ``d - k`` dimensions with ``r - k`` degrees of freedom. So the privacy loss is the sum of
+two parts. The residual part is the loss of ``M_perp``; for ``r <= k`` there is none. The correlated part is a Gaussian
+loss at the sensitivity ``|C (v - v')|``.
 
 The bound ``column`` uses quantiles for both parts, with Lemma 14 of arXiv 2601.21719 corrected. ``column-published`` is
-Theorem 4 of this paper with Lemma 14 as reconstructed; it is refuted if the rank exceeds ``k``. The functions for the
-two parts are shared by all bounds on one changed column. Several changed columns are a chain of datasets in which one
-column after the other changes, and each change is a link of the chain.
+Theorem 4 of this paper with Lemma 14 as reconstructed; it is refuted if the rank exceeds ``k``. If several columns
+change, they change one after the other, in a chain of datasets.
 """
 
 import math
@@ -41,10 +40,9 @@ from privproj.result import Status, limit_text
 
 
 def _has_residual(mechanism: M1) -> bool:
-    """Return whether the loss has a residual part.
+    """Return whether the residual of the changed column adds to the privacy loss.
 
-    The residual is the part of the changed column orthogonal to the other columns. The loss has a residual part if the
-    rank exceeds the dimension of the span and the residuals of the neighbors differ.
+    The residual is the part of the changed column orthogonal to the other columns.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -63,11 +61,11 @@ def is_distinguished(mechanism: M1) -> bool:
 
 
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
-    """Return the profile of the residual part; None if there is no such part (C13).
+    """Return the profile of the residual of the changed column (C13).
 
-    The result is the profile of a vector Wishart release in fewer dimensions, which is exact for equal norms. If the
-    norms of the residuals differ, the result is an upper bound: it covers both directions and all ratios of norms
-    between 1 and the actual ratio (C12).
+    The residual is the part of the column orthogonal to the other columns. The profile is that of a vector Wishart
+    release in fewer dimensions. The profile is exact if neighboring residuals have equal norms, otherwise an upper
+    bound (C12). The result is None if the residual does not add to the privacy loss.
     """
     if not _has_residual(mechanism):
         return None
@@ -87,18 +85,16 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
 
 
 def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the largest loss of the residual part, except for two rare events (C13).
+    """Return the largest loss of the residual, except for two rare events (C13).
 
-    The loss is a function of two random variables ``A`` and ``W`` (:mod:`privproj.mechanisms.wishart.quantile`).
-    Outside of two events, ``A`` and ``W`` are between their quantiles. The loss is linear in ``W``. As a function of
-    ``A`` it is monotone, or decreases and then increases. So it is largest at a corner of the rectangle of ``A`` and
-    ``W``. The result is ``inf`` if the lower quantile of ``A`` is not above 0, or if a probability is too small for
-    the quantile functions.
+    The residual is the part of the changed column orthogonal to the other columns. Its loss is a function of two random
+    variables ``A`` and ``W``. Outside of the two events, both variables are between their quantiles. The result is
+    ``inf`` if the lower quantile of ``A`` is not above 0, or if a probability is too small for the quantile functions.
 
     Args:
         mechanism: The mechanism with its assumptions on the column.
-        log_delta_t: The log of the probability of the event for ``A``, which is a function of a Student variable ``T``.
-        log_delta_w: The log of the probability of the event for ``W``.
+        log_delta_t: The log of the probability of the event for ``A``, a function of a Student variable ``T``.
+        log_delta_w: The log of the probability of the event for the chi-square variable ``W``.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -117,11 +113,10 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
-    """Return a bound on the sensitivity ``|C (v - v')|`` divided by the noise (C13).
+    """Return a bound on the sensitivity over noise of the Gaussian loss (C13).
 
-    ``v`` and ``v'`` are the changed columns of neighboring datasets, and ``C`` is a part of the projection (module
-    docstring). The bound fails only if one of at most three events occurs, each of probability at most ``e^log_d``.
-    :func:`_count_of_events` returns the number of events. The bound is Lemma 14 of arXiv 2601.21719, corrected.
+    The bound is Lemma 14 of arXiv 2601.21719, corrected. The bound fails only if one of at most three events occurs,
+    each of probability at most ``e^log_d``. :func:`_count_of_events` returns the number of events.
     """
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
@@ -140,16 +135,18 @@ def correlated_shift(mechanism: M1, log_d: float) -> float:
 
 
 def _count_of_events(mechanism: M1) -> int:
-    """Return the number of events that :func:`correlated_shift` excludes."""
+    """Return the number of events in which :func:`correlated_shift` is no bound."""
     k, (_, rank) = mechanism.span_residual[0], mechanism.shape
     return 0 if k == 0 else 2 if rank <= k else 3
 
 
 def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
-    """Return the exact profile of the correlated part; None without such a part (C13).
+    """Return the exact profile of the Gaussian part of the privacy loss (C13).
+
+    The result is None if this part is 0.
 
     Raises:
-        UnsupportedError: The difference is partly within the span and partly orthogonal to it.
+        UnsupportedError: The change is partly within the span of the other columns and partly orthogonal to it.
     """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
@@ -175,10 +172,9 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
 
 
 def chained_log_delta(log_delta: float, link: float, count: int) -> float:
-    """Return ``ln delta`` of each link of a chain of datasets (C13).
+    """Return ``ln delta`` of each of ``count`` successive changes of a column (C13).
 
-    The chain changes ``count`` columns one after the other. Each link, the change of one column, has the epsilon
-    ``link`` and the same delta. ``log_delta`` is the log of the delta of the whole chain.
+    Each change has the same delta and the epsilon ``link``. All changes together have the delta ``e^log_delta``.
     """
     # delta = sum_i delta_i e^((i-1) link), all delta_i equal (C13, chain).
     total = -math.inf
@@ -188,7 +184,6 @@ def chained_log_delta(log_delta: float, link: float, count: int) -> float:
 
 
 def _column_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
-    """Return the assumptions of the bounds on changed columns."""
     k, *limits, beta = mechanism.span_residual
     m, alpha = (limit_text(limit, up=False) for limit in limits)
     # s = sqrt(c (alpha^2 + beta^2)), the unit of the noise multiplier.
@@ -214,9 +209,9 @@ OF_COLUMN: dict[str, Any] = {
 
 
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
-    """Return epsilon of the bound ``column`` at a log delta.
+    """Return epsilon of the bound ``column`` at a log delta, for all changed columns.
 
-    ``split`` is as in :func:`_link`. The result is ``inf`` if exactly one neighbor has a residual.
+    ``split`` is the share of delta for the residual part of the loss. If it is a text, it is optimized.
     """
     if is_distinguished(mechanism):
         return math.inf
@@ -224,7 +219,7 @@ def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
 
 
 def _chain(link: Callable[[float], float], count: int, log_delta: float) -> float:
-    """Return epsilon of a chain of ``count`` changed columns at a log delta (C13).
+    """Return epsilon at a log delta if ``count`` columns change in turn (C13).
 
     ``link`` maps ``ln delta`` of one changed column to its epsilon.
     """
@@ -240,8 +235,8 @@ def _chain(link: Callable[[float], float], count: int, log_delta: float) -> floa
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
     """Return epsilon of the bound ``column`` for one changed column, at a log delta.
 
-    ``split`` is the share of delta for the residual part of the loss (module docstring). If it is a text, the shares of
-    all events are optimized.
+    ``split`` is the share of delta for the residual part of the loss. If it is a text, the shares of all events are
+    optimized.
     """
     odds = [0.0, 0.0, 0.0]
     if isinstance(split, float):
@@ -260,15 +255,13 @@ def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
 
 
 def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> float:
-    """Return epsilon of one changed column for given shares of delta.
+    """Return a bound on epsilon for one changed column and given shares of delta.
 
-    The shares are given by three log odds:
+    The loss has a residual part and a Gaussian part. Three log odds give the shares:
 
-    * The first divides delta between the residual and the correlated part.
-    * The second divides the share of the residual part between the events of ``T`` and ``W`` (:func:`residual_loss`).
-    * The third divides the share of the correlated part between the Gaussian loss and the bound on its sensitivity.
-
-    The result is an upper bound for any odds.
+    * The first divides delta between the two parts.
+    * The second divides the share of the residual part between the two events of :func:`residual_loss`.
+    * The third divides the share of the Gaussian part between its loss and the bound on its sensitivity.
     """
     # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares sum to delta (C13).
     (residual, rest), (t, w), (gauss, radius) = (log_shares(x) for x in odds)
@@ -302,13 +295,6 @@ COLUMN = Bound(
 
 
 def _check_equal_norms(mechanism: M1) -> None:
-    """Raise an error unless both residuals have the same norm.
-
-    The published bounds are about residuals of equal norm.
-
-    Raises:
-        InvalidParameterError: The norms differ.
-    """
     first, second = mechanism.norms
     if first != second:
         raise InvalidParameterError(
@@ -317,18 +303,14 @@ def _check_equal_norms(mechanism: M1) -> None:
 
 
 def _published_epsilon(mechanism: M1, log_delta: float) -> float:
-    """Return epsilon of the bound ``column-published`` at a log delta.
-
-    Several changed columns are a chain whose links have equal epsilon and delta (arXiv 2601.21719, Theorem 3).
-    """
     return _chain(partial(_published_link, mechanism), mechanism.changed_columns, log_delta)
 
 
 def _published_link(mechanism: M1, log_delta: float) -> float:
     """Return epsilon of the bound ``column-published`` for one changed column.
 
-    Delta is divided equally among the events. Without a residual part the result is ``inf`` if the Gaussian epsilon
-    exceeds 1, because the textbook rule is proved up to 1 only.
+    Delta is divided equally among the events. Without a residual part, a Gaussian epsilon above 1 gives ``inf``,
+    because the textbook rule is proved up to 1 only.
     """
     k, misalignment, *_ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -348,9 +330,9 @@ def _published_link(mechanism: M1, log_delta: float) -> float:
 
 
 def _has_wrong_radius(mechanism: M1) -> bool:
-    """Return whether the published bound on the sensitivity is wrong (C13).
+    """Return whether the rank exceeds the dimension that the other columns span (C13).
 
-    The bound is wrong if the rank exceeds the dimension of the span.
+    If so, the published bound on the sensitivity is wrong.
     """
     return mechanism.shape[1] > mechanism.span_residual[0]
 
@@ -379,13 +361,13 @@ COLUMN_PUBLISHED = Bound(
 
 
 def _residual_published(mechanism: M1) -> OverRun:
-    """Return the bound ``residual-published``, for the residual part alone.
+    """Return the published bound on the residual of one changed column.
 
-    The result is Theorem 1 of arXiv 2601.21719 in ``d - k`` dimensions at rank ``r - k``, where ``k`` is the dimension
-    of the span of the other columns.
+    The residual is the part of the column orthogonal to the other columns, which span ``k`` dimensions. The result is
+    Theorem 1 of arXiv 2601.21719 in ``d - k`` dimensions at rank ``r - k``.
 
     Raises:
-        UnsupportedError: The rank is at most ``k``, so that there is no residual part.
+        UnsupportedError: The rank is at most ``k``, so the residual does not add to the loss.
         InvalidParameterError: Several columns change.
     """
     k, misalignment, *_ = mechanism.span_residual

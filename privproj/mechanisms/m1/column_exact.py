@@ -1,7 +1,7 @@
-"""Compute exact bounds of M1 on one changed column with a secret projection (C13).
+"""Compute exact bounds of M1 for one changed column and a secret projection (C13).
 
-The loss has a residual part and a correlated part, as defined in :mod:`privproj.mechanisms.m1.column`. If there are no
-other columns, there is only the residual part (arXiv 2601.21719, Lemma 2).
+The privacy loss is the sum of two parts, which :mod:`privproj.mechanisms.m1.column` defines. Without other columns,
+only the residual part exists (arXiv 2601.21719, Lemma 2).
 """
 
 from functools import partial
@@ -19,9 +19,9 @@ NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_F
 
 
 def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
-    """Return the privacy curve of a run, composed from the parts of the loss.
+    """Return the privacy curve of a run, if the privacy loss is a sum of parts (C13).
 
-    ``parts`` are the profiles of the residual and the correlated part. The two parts are independent (C13).
+    ``parts`` are the privacy profiles of these parts, which are independent.
 
     Raises:
         UnsupportedError: The run is subsampled.
@@ -35,11 +35,6 @@ def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
 
 
 def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
-    """Return the bound ``column-exact``, from the two parts of the loss.
-
-    Raises:
-        InvalidParameterError: Several columns change.
-    """
     if mechanism.changed_columns > 1:
         raise InvalidParameterError(
             "changed_columns", mechanism.changed_columns, "1 for the bound column-exact", "use the bound column"
@@ -65,12 +60,6 @@ COLUMN_EXACT = Bound(
 
 
 def _check_residual(mechanism: M1) -> None:
-    """Raise an error unless the residual part is the whole loss.
-
-    Raises:
-        UnsupportedError: There are other columns.
-        InvalidParameterError: Several columns change.
-    """
     if mechanism.span_residual[0] > 0:
         raise UnsupportedError(
             "the bound residual needs span_dim=0, because it omits the correlated part of the loss. Use the bound "

@@ -1,6 +1,6 @@
 """Bound M1 for an adversary who observes the projection.
 
-The bound ``known-projection`` holds for differences of any rank between neighboring sums. ``known-projection-rank1`` is
+The bound ``known-projection`` holds for any difference between neighboring sums, and ``known-projection-rank1`` is
 exact for differences of rank one.
 """
 
@@ -28,8 +28,8 @@ DIGITS = 6
 def distribution(mechanism: M1) -> "TabulatedSensitivity":
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    The result is ``mu^2 |M u|^2`` for the projection ``M`` and a unit vector ``u``, in units of the noise variance
-    (C7). ``mu`` is the ratio of sensitivity to noise before projecting.
+    The result is the distribution of ``mu^2 |M u|^2`` for the projection ``M`` and a unit vector ``u``, in units of the
+    noise variance (C7). ``mu`` is the sensitivity over noise before the projection.
     """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
@@ -40,18 +40,18 @@ def distribution(mechanism: M1) -> "TabulatedSensitivity":
 
 
 def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
-    """Return the privacy profile of a difference of rank one, as a tuple.
+    """Return the privacy profile for neighboring sums that differ by rank one.
 
-    The result is used for lower bounds of delta (C28). Every assumption on the rank allows such a difference.
+    The profile, the only entry of a tuple, is used for lower bounds of delta (C28). Every assumption on the rank allows
+    such a difference.
     """
     # delta(eps) = E[h_eps(X)] (C4)
     return (rank_one_profile(distribution(mechanism), LOWER_END_REFINEMENT),)
 
 
 def _with_small_deltas(mechanism: M1, profile: PrivacyProfile, bound: str) -> PrivacyProfile:
-    """Return the profile, with small deltas computed in mpmath.
+    """Return the profile, with deltas below ``e^SMALLEST_LOG_DELTA`` from mpmath.
 
-    Deltas below ``e^SMALLEST_LOG_DELTA`` cannot be computed in doubles. Each evaluation in mpmath takes seconds.
     ``bound`` is the name of the bound in :mod:`privproj.reference`.
     """
 

@@ -1,6 +1,6 @@
 """Bound M1 by a bound on the operator norm of the projection (C16).
 
-``operator-norm`` is the bound by the Gaussian profile, and ``operator-norm-published`` is the published closed form.
+``operator-norm`` uses the Gaussian profile, and ``operator-norm-published`` is the published closed form.
 """
 
 import math
@@ -16,10 +16,9 @@ from privproj.profiles.approximate_dp import EpsilonDeltaRule
 
 
 def representation(mechanism: M1) -> GoodEvent:
-    """Return a bound by a Gaussian run, with a bound on the norm of the projection.
+    """Return the Gaussian bound for a projection with bounded operator norm (C16).
 
-    The event that the norm exceeds its bound has a small probability, which is added to delta (C16). The event does not
-    depend on the difference between neighboring sums. So for a fixed projection the probability is added once, for any
+    The probability that the norm exceeds its bound is added to delta. For a fixed projection it is added once, for any
     number of releases.
     """
     return GoodEvent(mechanism.mu, partial(_radius, mechanism), once=mechanism.fixed_projection, default_split=0.5)
@@ -28,7 +27,7 @@ def representation(mechanism: M1) -> GoodEvent:
 def _radius(mechanism: M1, log_bad: float) -> float:
     """Return a bound on the operator norm of the projection.
 
-    The norm exceeds the bound with probability at most ``e^log_bad``.
+    With probability at most ``e^log_bad``, the norm exceeds this bound.
     """
     # (sqrt d + sqrt r + t)^2 / r, t = sqrt(2 ln(1/d0))
     dim, rank = mechanism.shape
@@ -52,8 +51,8 @@ OPERATOR_NORM = Bound(
 def _published(mechanism: M1) -> EpsilonDeltaRule:
     """Return the published closed form, which is proved for ``0 < eps < 1`` only.
 
-    The result is the textbook rule of the Gaussian mechanism, with the sensitivity multiplied by a bound on the norm of
-    the projection.
+    The result is the textbook rule of the Gaussian mechanism, at the sensitivity times a bound on the norm of the
+    projection.
     """
     half = math.log(0.5)
 

@@ -1,7 +1,7 @@
 """Bound M1 on a unit vector with a secret projection (C8).
 
-Given the length of the projected vector and one coordinate of the release, the releases of two neighbors are Gaussian
-with the same variance.
+The proof conditions on the length of the projected vector and on one coordinate of the release. Given both, the
+releases of two neighbors are Gaussian with the same variance.
 """
 
 from privproj.assumptions import Assumption, DataAssumption
@@ -14,7 +14,7 @@ from privproj.result import Status, limit_text
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """Return the profile: the mean Gaussian delta over a random sensitivity (C8).
+    """Return the mean Gaussian delta over a random sensitivity (C8).
 
     :class:`privproj.distributions.densities.SecretShift` is the distribution of the squared sensitivity over the noise
     variance.
@@ -37,20 +37,12 @@ def representation(mechanism: M1) -> PrivacyProfile:
 
 
 def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
-    """Return the assumptions: unit vectors and a secret projection.
-
-    The sensitivity is the distance between neighboring unit vectors.
-    """
+    """Return the assumptions: neighboring unit vectors and a secret projection."""
     most = limit_text(mechanism.misalignment or 0.0, up=False)
     return (DataAssumption.UNIT_VECTOR.at(most=most), DataAssumption.SECRET_PROJECTION.at())
 
 
 def _check_vector(mechanism: M1) -> None:
-    """Raise an error unless the bound covers the query.
-
-    Raises:
-        UnsupportedError: The query is not one vector of length at least 2, or neighboring datasets do not differ.
-    """
     if mechanism.columns != 1 or mechanism.dim == 1:
         raise UnsupportedError(
             "the bound secret-projection needs columns=1 and dim >= 2. Use the bound known-projection"

@@ -19,8 +19,9 @@ LAYER_TEXT = re.compile(
 
 
 class _ArgumentsByName:
-    """Reject arguments without names. A base class keeps the signature of :class:`Layer` in ``help``."""
+    """Reject arguments without names, for subclasses such as :class:`Layer`."""
 
+    # in a base class, so that help(Layer) shows the signature of Layer
     def __new__(cls, *unnamed: object, **parameters: object) -> Self:
         """Return a layer.
 
@@ -35,7 +36,7 @@ class _ArgumentsByName:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer(_ArgumentsByName):
-    """Layers of one shape, each with its own projection from ``dim`` to ``rank``.
+    """Layers of equal shape, each with its own projection from ``dim`` to ``rank``.
 
     Args:
         dim: The dimension that is projected, from 1 to 1e12.
@@ -98,14 +99,14 @@ class Layer(_ArgumentsByName):
 
     @classmethod
     def parse(cls, text: object) -> "Layer":
-        """Return the layer that a text ``DxR[xN][:M][@SHARE]`` describes.
+        """Return the layers that a text ``DxR[xN][:M][@SHARE]`` describes.
 
         Args:
             text: For instance ``768x16x24`` for 24 layers of dimension 768, projected to rank 16, or ``768x16x24:3072``
                 if the other dimension of these layers is 3072.
 
         Returns:
-            The layer.
+            The ``N`` layers, with ``columns = M`` and ``share = SHARE``.
 
         Raises:
             InvalidParameterError: The text has another form, or a size is outside its range.
@@ -137,7 +138,7 @@ def read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...
 
 @dataclass(frozen=True, kw_only=True)
 class M2(ClippedSum):
-    """The mechanism that adds noise, then projects.
+    """The mechanism that adds noise to a matrix, then projects the sum at random.
 
     The release is ``P (V + E)`` with ``P = Z Z^T``, and ``Z`` is resampled for each release. The columns of ``Z`` are a
     random orthonormal basis of a subspace of dimension ``rank``. ``V`` is the sum of clipped gradients, and ``E`` is
@@ -235,15 +236,14 @@ class M2(ClippedSum):
 
     @property
     def clipping_requirements(self) -> tuple[str, ...]:
-        """The requirements on per-layer and adaptive clipping."""
+        """The requirements on clipping that depend on the parameters."""
         of_layers = (Requirement.PER_LAYER_CLIPPING,) if self.clipping == "per-layer" else ()
         return (*of_layers, *super().clipping_requirements)
 
     def notes(self) -> list[str]:
-        """Return warnings about layers that are not projected.
+        """Return a warning if layers are not projected, or probably should not be.
 
-        A warning states that the projection has no effect, or that a layer with a small rank was probably meant as an
-        unprojected layer.
+        A layer with a small rank was probably meant as an unprojected layer.
         """
         if not self.layers and self.rank is None:
             return []
@@ -284,9 +284,9 @@ class M2(ClippedSum):
 
     @property
     def parts(self) -> tuple[tuple[int, int, int, float], ...]:
-        """The tuples ``(dim, rank, count, share)`` of all shapes of layers.
+        """The tuples ``(dim, rank, count, share)``, one for each shape of layers.
 
-        ``share`` is the share of the squared clipping norm for one of the ``count`` layers.
+        ``count`` layers have this shape, and each has the ``share`` of the squared clipping norm.
 
         Raises:
             InvalidParameterError: Neither ``dim`` with ``rank`` nor ``layers`` were given.
@@ -302,10 +302,10 @@ class M2(ClippedSum):
 
     @property
     def alike(self) -> "M2":
-        """The equivalent mechanism with one layer, or the mechanism itself if none exists.
+        """The mechanism reduced to one layer with the same privacy profile.
 
         If all layers have the same ``dim`` and ``rank`` and clipping is joint, the profile is that of a single layer
-        (C5).
+        (C5). Otherwise the value is the mechanism itself.
         """
         shapes = {(layer.dim, layer.rank) for layer in self.layers}
         several = sum(layer.count for layer in self.layers) > 1
@@ -316,7 +316,7 @@ class M2(ClippedSum):
 
     @property
     def unprojected(self) -> bool:
-        """Whether clipping is joint and a tensor is not projected.
+        """Whether some tensor is not projected, and all share one clipping norm.
 
         The gradient of a record may be in this tensor only, so projecting other tensors does not reduce epsilon.
         """
@@ -327,21 +327,21 @@ class M2(ClippedSum):
     def projects_apart(self) -> bool:
         """Whether clipping is per layer and more than one layer is projected.
 
-        The squared sensitivity is then a weighted sum over the layers. The default bound requires that the projections
-        of the layers are independent (C6).
+        If so, the squared sensitivity is a weighted sum over the layers. The default bound requires that the
+        projections of the layers are independent (C6).
         """
         projected = sum(layer.count for layer in self.layers if layer.rank < layer.dim)
         return self.clipping == "per-layer" and projected > 1
 
     @property
     def largest_rank(self) -> int:
-        """The largest rank that a difference between neighboring sums can have in a layer."""
+        """The largest rank of the difference between neighboring sums in a layer."""
         dim = self.dim or max(layer.dim for layer in self.layers)
         return dim if self.columns is None else min(dim, self.columns)
 
     @property
     def rank_limit(self) -> int:
-        """The largest rank that the rank query tries: the dimension."""
+        """The largest rank that a calibration tries: the dimension."""
         return self.dim or 1
 
     def for_replacement(self) -> "M2":
@@ -352,9 +352,9 @@ class M2(ClippedSum):
         return self._with_rank_times(2, super().for_replacement())
 
     def for_group(self, size: int) -> "M2":
-        """Return the mechanism for a group of records of one user.
+        """Return the mechanism with the sensitivity of a user with ``size`` records.
 
-        The sensitivity and the rank of the difference between neighboring sums are ``size`` times as large.
+        The sensitivity and the rank of the difference between neighboring sums are ``size`` times those of one record.
 
         Args:
             size: The number of records of the user, at least 1.
@@ -365,7 +365,7 @@ class M2(ClippedSum):
         return self._with_rank_times(size, super().for_group(size))
 
     def _with_rank_times(self, size: int, seen: Any) -> "M2":
-        """Return ``seen`` with the assumed rank of this mechanism times ``size``.
+        """Return ``seen`` with ``size`` times the assumed rank of neighboring differences.
 
         The result has at most the largest possible rank.
         """
@@ -373,7 +373,7 @@ class M2(ClippedSum):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The pair ``(d, r)`` of dimension and rank of the one projected layer.
+        """The dimension and the rank ``(d, r)`` of the only projected layer.
 
         Raises:
             InvalidParameterError: The dimension or the rank was omitted.
@@ -384,9 +384,9 @@ class M2(ClippedSum):
 
     @property
     def beta_shape(self) -> tuple[float, float]:
-        """The parameters ``(r/2, (d - r)/2)`` of a Beta distribution (C7).
+        """The parameters of the Beta distribution of the captured squared norm (C7).
 
-        The squared norm of a projected unit vector has this distribution.
+        The squared norm of a projected unit vector is ``Beta(r/2, (d - r)/2)``.
 
         Raises:
             InvalidParameterError: The dimension or the rank was omitted.

@@ -1,13 +1,14 @@
 """Compute the published bound of M2 (arXiv 2601.21719, Theorem 5; C16).
 
-Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector, and ``k`` the rank of the difference
-between neighboring sums. With probability at most ``k P(B > tau)`` the projection captures more than the fraction
-``tau`` of the squared norm of the difference. The bound is the sum of ``k P(B > tau)`` and of a Gaussian term at the
-sensitivity over noise ``mu sqrt(tau)``. The Gaussian term of the bound ``beta-tail`` is the two-sided tail, the
-probability that the absolute privacy loss exceeds ``eps``. The Gaussian term of ``beta-tail-sharp`` is the Gaussian
-delta. Both bounds are minimized over ``tau`` and hold for one layer and for several layers.
+Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector. Let ``k`` be the rank of the difference
+between neighboring sums, and ``mu`` the sensitivity over noise. With probability at most ``k P(B > tau)``, the
+projection captures more than the fraction ``tau`` of the squared norm of the difference. The bound adds this
+probability to a Gaussian term at the sensitivity over noise ``mu sqrt(tau)``. In the bound ``beta-tail``, this term is
+the probability that the absolute privacy loss exceeds ``eps``. In ``beta-tail-sharp``, it is the Gaussian delta. Both
+bounds are minimized over ``tau``, for one layer or for several layers.
 
-A kernel here is a function for one release, called with a row ``(a, b, k, mu, sharp)``, see :func:`beta_tail_row`.
+A kernel here is a function for one release, called with the parameters ``(a, b, k, mu, sharp)`` of
+:func:`beta_tail_row`.
 """
 
 import math
@@ -41,7 +42,7 @@ from privproj.profiles.privacy_profile import FreeParameter, PrivacyProfile, Pro
 
 
 def rank_of_difference(mechanism: M2) -> int:
-    """Return the rank ``k`` of the difference between neighboring sums.
+    """Return the rank of the difference between neighboring sums.
 
     The result is the assumed rank, or else the largest rank that the shape allows.
     """
@@ -49,11 +50,11 @@ def rank_of_difference(mechanism: M2) -> int:
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """Return the log of a bound on the probability that a projection keeps more than ``tau``.
+    """Return ``ln`` of a bound on the probability that projections capture too much.
 
-    ``tau`` is a share of the squared norm of the difference of neighboring sums. The bound is the sum of
-    ``k P(B > tau)`` over the layers. ``B`` is the squared norm of a projected unit vector, and ``k`` is the rank of the
-    difference. ``tau = 1/(1 + e^-t)`` is given by its log odds ``t``, so that ``1 - tau`` is accurate.
+    Too much is more than the share ``tau = 1/(1 + e^-t)`` of the squared norm of the difference between neighboring
+    sums. The bound is the sum of ``k P(B > tau)`` over the layers. ``B`` is the squared norm of a projected unit
+    vector, and ``k`` is the rank of the difference.
     """
     # y = 1 - tau and e^t y = tau.
     y = 1.0 / (1.0 + math.exp(t))
@@ -69,17 +70,17 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
 def _beta_tail_ends(
     eps: float, distribution: tuple[float, ...], state: tuple[float, float, float]
 ) -> tuple[float, float, float, tuple[float, float, float]]:
-    """Return ``(lower, upper, -d ln delta/deps, state)`` for one layer (a kernel).
+    """Return bounds of ``ln delta``, its slope ``-d ln delta/deps``, and a state.
 
-    ``lower`` and ``upper`` enclose ``ln delta``. ``distribution`` is ``(a, b, mu, sharp, ln k, beta_constant)``,
-    computed from a row of :func:`beta_tail_row`. There may be two local minima over ``tau``. ``state`` has the logits
-    of ``tau`` at both minima for the last ``eps``, and that ``eps``. If ``eps`` differs much from the last one, both
-    minima are searched for again.
+    ``distribution`` is ``(a, b, mu, sharp, ln k, beta_constant)``: the parameters of the Beta distribution, the
+    sensitivity over noise, the kind of bound, and the log of the rank of the difference. A state has the logits of the
+    two local minima over ``tau`` at an earlier ``eps``, and this ``eps``.
     """
     a, b, mu, sharp, log_k, c = distribution
     below, above, found_at = state
     if eps <= 0.0 and sharp < 0.5:
         return 0.0, 0.0, 0.0, state
+    # There may be two local minima over tau.
     # 2 %: relative distance of epsilons up to which local minima are followed
     if not math.fabs(eps - found_at) <= 0.02 * eps:
         below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp > 0.5)
@@ -103,23 +104,19 @@ _find_root = root_of(_beta_tail_ends, bends=True)
 
 
 def _beta_tail_parameters(row: Sequence[float]) -> tuple[float, ...]:
-    """Return the ``distribution`` of :func:`_beta_tail_ends` for a row (a kernel)."""
     return row[0], row[1], row[3], row[4], math.log(row[2]), beta_constant(row[0], row[1])
 
 
 def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return a lower and an upper bound of ``ln delta`` for one layer (a kernel)."""
+    """Return a lower and an upper bound of ``ln delta`` for one layer."""
     lower, upper, _, _ = _beta_tail_ends(eps, _beta_tail_parameters(row), (0.0, 0.0, math.inf))
     return lower, upper
 
 
 def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return ``(eps, residual)`` at a log delta, by root finding (a kernel).
-
-    ``eps`` is approximate, and ``residual`` is the error of ``ln delta``. As a function of ``eps``, ``ln delta`` has a
-    kink where the minimizing ``tau`` jumps.
-    """
+    """Return an approximate ``eps`` at ``log_delta``, and the error of ``ln delta``."""
     start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
+    # ln delta has a kink in eps where the best tau jumps.
     return _find_root(log_delta, _beta_tail_parameters(row), (0.0, 0.0, math.inf), start)
 
 
@@ -128,19 +125,16 @@ BETA_TAIL_KERNELS = ProfileKernels(_beta_tail_log_delta, _beta_tail_root)
 
 
 def beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
-    """Return the row ``(a, b, k, mu, sharp)`` of one projected layer.
+    """Return the parameters ``(a, b, k, mu, sharp)`` of the bound for one layer.
 
-    ``a = r/2`` and ``b = (d-r)/2`` are the parameters of the Beta distribution, ``k`` is the rank of the difference,
-    and ``mu`` is the ratio of sensitivity to noise. ``sharp`` is 1 for the bound ``beta-tail-sharp``, else 0.
+    ``a = r/2`` and ``b = (d-r)/2`` are the parameters of the Beta distribution of the captured squared norm. ``k`` is
+    the rank of the difference between neighboring sums. ``sharp`` is 1 for the bound ``beta-tail-sharp``, else 0.
     """
     return *mechanism.beta_shape, float(rank_of_difference(mechanism)), mu, float(sharp)
 
 
 def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
-    """Return the profile of the bound (C16), minimized over ``tau`` for every epsilon.
-
-    ``sharp`` selects ``beta-tail-sharp``, else the bound is ``beta-tail``.
-    """
+    """Return the profile of the bound (C16), minimized over ``tau`` for every epsilon."""
     mu = mechanism.mu
     at = partial(_profile_at, mechanism, sharp)
     if mechanism.unprojected:
@@ -162,7 +156,7 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
 
 
 def _profile_at(mechanism: M2, sharp: bool, tau: float) -> PrivacyProfile:
-    """Return the profile of the bound at one given ``tau`` (C16)."""
+    """Return the profile of the bound at one value of its parameter ``tau`` (C16)."""
     mu = mechanism.mu
     # ln of the union bound on P(B > tau); nothing exceeds tau = 1.
     log_tail = _log_union_tail(mechanism, math.log(tau) - math.log1p(-tau)) if tau < 1.0 else -math.inf
@@ -176,17 +170,17 @@ def _profile_at(mechanism: M2, sharp: bool, tau: float) -> PrivacyProfile:
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
-    """Return an upper bound of ``ln delta`` for several layers, at the best ``tau``.
+    """Return an upper bound of ``ln delta`` for several layers at the best ``tau``.
 
-    All layers share one ``tau``. The result is an enclosure whose lower end is ``-inf``, because the search for ``tau``
-    may miss the minimum.
+    All layers share one ``tau``.
     """
     value = _layered_minimum(mu, log_tail, eps, sharp)[1]
+    # There is no lower end, because the search for tau may miss the minimum.
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
 
 
 def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> tuple[float, float]:
-    """Return the best ``tau`` of several layers, and the log of the bound there."""
+    """Return the best ``tau`` for several layers, and the log of the bound there."""
 
     def at(t: float) -> float:
         # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
@@ -200,10 +194,10 @@ def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, 
 
 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
-    """Return a function that maps ``ln p`` to ``sqrt(tau)``, rounded up.
+    """Return a function that maps ``ln p`` to ``sqrt(tau)``, rounded up (C16).
 
     With probability at most ``p``, the projection captures more than the fraction ``tau`` of the squared norm of the
-    difference between neighboring sums (C16).
+    difference between neighboring sums.
     """
 
     def radius(log_bad: float) -> float:
@@ -217,22 +211,11 @@ def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
 
 
 def _rank_assumptions(mechanism: M2) -> tuple[Assumption, ...]:
-    """Return the assumption on the rank of the difference between neighboring sums.
-
-    If the shape rules out a larger rank, the tuple is empty.
-    """
     k = rank_of_difference(mechanism)
     return () if k >= mechanism.largest_rank else (DataAssumption.DIFFERENCE_RANK.at(k=k),)
 
 
 def _check_rank(mechanism: M2) -> None:
-    """Raise an error unless the rank of the difference is assumed or limited.
-
-    ``columns`` limits the rank, and ``change_rank`` is an assumption.
-
-    Raises:
-        InvalidParameterError: Both ``change_rank`` and ``columns`` are missing.
-    """
     if mechanism.change_rank is None and mechanism.columns is None:
         raise InvalidParameterError(
             "columns",
@@ -247,7 +230,6 @@ OF_CHANGE_RANK: dict[str, Any] = {"mechanism": M2, "assumptions": _rank_assumpti
 
 
 def _fields_of(sharp: bool) -> dict[str, Any]:
-    """Return the fields that ``beta-tail`` and ``beta-tail-sharp`` share."""
     return {
         "example": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
         # delta(eps) = min over tau of G(eps; mu sqrt(tau)) + k P(B > tau), B ~ Beta(r/2, (d-r)/2) (2601.21719, Theorem

@@ -1,12 +1,12 @@
 """Compute the Beta-tail bound of M2 for one release, in scalar functions (C16).
 
-The bound is the minimum of ``G(tau) + k P(B > tau)`` over ``tau`` in (0, 1], with ``B ~ Beta(a, b)``. ``G(tau)`` is the
-Gaussian term at ``eps`` for the sensitivity over noise ``mu sqrt(tau)``. If ``sharp``, the Gaussian term is the
-Gaussian delta (C3), else the two-sided tail. The two-sided tail is the probability that the absolute privacy loss
-exceeds ``eps``. The sum is an upper bound of delta for every ``tau``.
+The bound is the minimum of ``G(tau) + k P(B > tau)`` over ``tau`` in (0, 1], with ``B ~ Beta(a, b)``. ``k`` is the rank
+of the difference between neighboring sums. ``G(tau)`` is a Gaussian term for the sensitivity over noise
+``mu sqrt(tau)``. If ``sharp``, it is the Gaussian delta at ``eps`` (C3), else the probability that the absolute privacy
+loss exceeds ``eps``. The sum is an upper bound of delta for every ``tau``.
 
-In all functions ``t`` is the logit ``ln(tau/(1-tau))`` of ``tau``, ``c`` is ``beta_constant(a, b)``, ``k`` is the rank
-of the difference and ``log_k = ln k``.
+In all functions ``t`` is the logit ``ln(tau/(1-tau))`` of ``tau``, ``c`` is ``beta_constant(a, b)`` and
+``log_k = ln k``.
 """
 
 from math import exp, expm1, fabs, inf, log, log1p, pi, sqrt
@@ -28,10 +28,10 @@ LOG_LEAST_DOUBLE = -745.0
 
 
 def log_tail_profile(eps, mu, sharp):
-    """Return the log of the Gaussian term ``G`` at the sensitivity over noise ``mu``.
+    """Return the log of the Gaussian delta, or of an upper bound of it.
 
-    ``G`` is the delta of the Gaussian mechanism if ``sharp``, else the probability that its privacy loss exceeds
-    ``eps`` in absolute value.
+    ``mu`` is the sensitivity over noise. The upper bound, used unless ``sharp``, is the probability that the absolute
+    privacy loss exceeds ``eps``.
     """
     if sharp:
         return log_gaussian_delta(eps, mu)
@@ -41,7 +41,8 @@ def log_tail_profile(eps, mu, sharp):
 def log_tail_profile_slope(eps, mu, sharp):
     """Return ``ln G'(mu)`` and ``d ln G'(mu) / d ln mu`` for ``eps > 0``.
 
-    ``G'(mu)`` is the derivative of the Gaussian term with respect to the sensitivity over noise ``mu``.
+    ``G(mu)`` is the Gaussian delta at the sensitivity over noise ``mu`` if ``sharp``, else the probability that the
+    absolute privacy loss exceeds ``eps``.
     """
     u = gaussian_shift(eps, mu)
     # d delta/dmu = phi(u),  dT/dmu = phi(u) [(1 + e^-eps) eps/mu^2 + (1 - e^-eps)/2]  (C3)
@@ -56,8 +57,8 @@ def log_tail_profile_slope(eps, mu, sharp):
 def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
     """Return ``S = ln (dG/dln tau) - ln (k tau pdf(tau))`` and ``dS/dt``.
 
-    ``G`` is the Gaussian term, and ``pdf`` is the density of ``B`` (module docstring). At ``S = 0`` the derivative of
-    the bound with respect to ``tau`` is 0.
+    ``G(tau) + k P(B > tau)`` is the Beta-tail bound. ``G`` is its Gaussian term, and ``pdf`` is the density of ``B``.
+    The bound is stationary in ``tau`` if ``S = 0``. ``t`` is the logit of ``tau``.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
@@ -69,11 +70,13 @@ def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of a stationary ``tau`` of the bound, near the logit ``t``.
+    """Return the logit of a stationary point of the bound in ``tau``.
 
-    If there is no stationary point, the result is an end of the range from -300 to 35. The error is about 1e-9 in units
-    of the width of the Beta distribution. The bound is flat there, so the error of the bound is far below rounding.
+    The search begins at the logit ``t``. If there is no stationary point, the result is an end of the range from -300
+    to 35.
     """
+    # t is accurate to about 1e-9 widths of the Beta distribution. The bound is flat there, so its
+    # error is far below rounding.
     scale = beta_tail_scale(a, b)
     low, high, stride = -300.0, 35.0, 0.1 * scale
     for _ in range(200):
@@ -98,9 +101,10 @@ def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``ln[G(tau) + k P(B > tau)]``, the bound at one ``tau`` (C16).
+    """Return the log of the Beta-tail bound ``G(tau) + k P(B > tau)`` (C16).
 
-    ``G`` is the Gaussian term, and ``B ~ Beta(a, b)`` is the squared norm of a projected unit vector.
+    ``t`` is the logit of ``tau``. ``G`` is a Gaussian term, and ``B ~ Beta(a, b)`` is the squared norm of a projected
+    unit vector.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
@@ -110,9 +114,10 @@ def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``(ln delta, logit tau)`` at the local minimum near the logit ``t``.
+    """Return ``ln delta`` and the logit of ``tau`` at a local minimum of the bound.
 
-    If delta is smaller at ``tau = 1``, the result is that delta and the logit ``inf``.
+    The search begins at the logit ``t``. If delta is smaller at ``tau = 1``, the result is that delta and the logit
+    ``inf``.
     """
     at_one = log_tail_profile(eps, mu, sharp)
     t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
@@ -123,9 +128,10 @@ def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of the ``tau`` with the smallest bound on a coarse grid.
+    """Return a logit of ``tau`` from which to search for a local minimum of the bound.
 
-    The grid has about ten values, below (``side = -1``) or above (``side = 1``) the mean of ``B``.
+    The result has the smallest bound on a grid of about ten values. The grid is below (``side = -1``) or above
+    (``side = 1``) the mean of ``B ~ Beta(a, b)``.
     """
     step = 0.5 * beta_tail_scale(a, b)
     mean = log(a / b)
@@ -142,10 +148,10 @@ def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_delta(a, b, k, mu, eps, sharp):
-    """Return ``(ln delta, logit tau)`` of the Beta-tail bound at ``eps`` (C16).
+    """Return ``ln delta`` and the logit of ``tau`` at the minimum of the bound (C16).
 
-    The bound is minimized over ``tau``. It may have a local minimum on either side of the mean of ``B``. The result is
-    the smaller minimum.
+    The Beta-tail bound at ``eps`` is minimized over ``tau``. The bound may have a local minimum on either side of the
+    mean of ``Beta(a, b)``. The result is the smaller minimum.
     """
     log_k, c = log(k), beta_constant(a, b)
     below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp)
@@ -156,11 +162,9 @@ def beta_tail_delta(a, b, k, mu, eps, sharp):
 
 
 def beta_tail_share(a, b, c, log_share):
-    """Return a logit ``t`` at which the search for ``tau`` begins.
+    """Return the logit of a ``tau`` with ``P(B > tau)`` of order ``e^log_share``.
 
-    ``t`` is the logit of ``tau``. At this ``tau``, above the mean of ``B ~ Beta(a, b)``,
-    ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``. This expression is of the order of the tail
-    ``P(B > tau)``.
+    The search for the best ``tau`` begins there. ``B ~ Beta(a, b)``, and ``c`` is ``beta_constant(a, b)``.
     """
     t = log(a / b) + beta_tail_scale(a, b)
     for _ in range(6):
@@ -174,7 +178,11 @@ def beta_tail_share(a, b, c, log_share):
 
 
 def tail_profile_epsilon_slope(eps, mu, sharp):
-    """Return ``ln (-dG/deps)``, where ``G`` is the Gaussian term at ``mu``."""
+    """Return ``ln (-dG/deps)`` for the Gaussian term ``G`` of the Beta-tail bound.
+
+    ``mu`` is the sensitivity over noise. ``G`` is the Gaussian delta if ``sharp``, else the probability that the
+    absolute privacy loss exceeds ``eps``.
+    """
     u = gaussian_shift(eps, mu)
     # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu
     if sharp:
@@ -183,15 +191,13 @@ def tail_profile_epsilon_slope(eps, mu, sharp):
 
 
 def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
-    """Return the ``eps`` at which the Beta-tail bound equals a delta, rounded up.
+    """Return the ``eps`` of the Beta-tail bound at ``log_delta``, rounded up.
 
-    The result is ``inf`` if there is no such ``eps`` below 1e9. The target is slightly below ``log_delta``, by the
-    relative error of the bound, so that delta at the result is at most the given delta.
-
-    The method is Newton's on ``ln delta(eps)``, within a bracket.
+    The result is ``inf`` if there is no such ``eps`` below 1e9.
     """
     log_k, c = log(k), beta_constant(a, b)
     tolerance = 1e-14 * (1.0 - log_delta)
+    # below log_delta by the relative error of the bound, so that delta at the result is at most e^log_delta
     target = log_delta - 1e-12 - tolerance
     t = beta_tail_share(a, b, c, log_delta - log_k)
     m = mu * sqrt(1.0 / (1.0 + exp(-t)))

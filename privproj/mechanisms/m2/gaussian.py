@@ -1,7 +1,6 @@
 """Bound M2 by the Gaussian mechanism.
 
-The projection is post-processing of a Gaussian release, so epsilon is at most that of the Gaussian mechanism. This
-bound does not use that the projection is random.
+The projection is post-processing of a Gaussian release, so epsilon is at most that of the Gaussian mechanism.
 """
 
 from privproj.mechanisms import M2

@@ -1,9 +1,10 @@
-"""Bound several M2 releases by a union bound and a Gaussian run (C16).
+"""Bound a run of M2 by a Gaussian run, if no projection captures too much (C16).
 
-This is the published accounting (arXiv 2601.21719, Appendix F.2). In each release the projection captures more than a
-fraction ``tau`` of the squared norm of the difference with a small probability, which is added to delta. If this does
-not happen, the privacy loss is at most that of a Gaussian run with the sensitivity multiplied by ``sqrt(tau)``. Under
-Poisson sampling the event matters only if the record is sampled; the bound ``good-event-q`` uses this.
+This is the published accounting (arXiv 2601.21719, Appendix F.2). With a small probability, the projection of a release
+captures more than a fraction ``tau`` of the squared norm of the difference between neighboring sums. A union bound adds
+these probabilities to delta. Otherwise, the privacy loss is at most that of a Gaussian run with the sensitivity times
+``sqrt(tau)``. Under Poisson sampling, a capture matters only if the record is sampled; the bound ``good-event-q`` uses
+this.
 """
 
 from privproj.composition.good_event import GoodEvent

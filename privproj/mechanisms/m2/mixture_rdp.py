@@ -1,7 +1,7 @@
 """Compute the Renyi curve of M2 (C15).
 
-Given the projection, the release is Gaussian. The moment of the likelihood ratio is averaged over the captured energy
-``B``, the squared norm of a projected unit vector. ``1F1`` is Kummer's confluent hypergeometric function.
+Given the projection, the release is Gaussian. The moment of the likelihood ratio is averaged over the squared norm of a
+projected unit vector, which has a Beta distribution.
 """
 
 import math
@@ -21,10 +21,9 @@ LARGEST_SUM = 2.0**900  # soundness: sums are divided by this power of two, whic
 
 
 def log_energy_moment(a: float, b: float, c: float) -> float:
-    """Return ``ln E[e^(c B)] = ln 1F1(a; a+b; c)`` for ``B ~ Beta(a, b)``, rounded up.
+    """Return ``ln E[e^(c B)]`` for ``B ~ Beta(a, b)``, rounded up.
 
-    The result is computed as a sum of positive terms if few terms suffice, else as the integral
-    ``c + ln E[e^(-c (1 - B))]``.
+    ``E[e^(c B)]`` is Kummer's function ``1F1(a; a+b; c)``.
     """
     n = a + b
     # Terms are halved at least from j = MOST_TERMS/2 on: (a + j) c / ((n + j) (j + 1)) < 1/2.
@@ -37,10 +36,7 @@ def log_energy_moment(a: float, b: float, c: float) -> float:
 
 
 def _log_moment_by_terms(a: float, n: float, c: float) -> float:
-    """Return ``ln 1F1(a; n; c)``, rounded up, from a sum of positive terms.
-
-    ``1F1`` is Kummer's confluent hypergeometric function.
-    """
+    """Return ``ln 1F1(a; n; c)``, Kummer's function, by its series, rounded up."""
     term = total = a * c / n
     j, log_scale = 1.0, 0.0
     while True:
@@ -60,9 +56,9 @@ def _log_moment_by_terms(a: float, n: float, c: float) -> float:
 
 
 def _log_layer_moment(dim: int, rank: int, c: float) -> float:
-    """Return ``ln E[e^(c B)]`` for the captured energy ``B`` of one layer.
+    """Return ``ln E[e^(c B)]`` for the squared norm ``B`` of a projected unit vector.
 
-    ``B`` is the squared norm of a projected unit vector, and 1 if the layer is not projected.
+    If the layer is not projected, ``B`` is 1.
     """
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 
@@ -70,8 +66,8 @@ def _log_layer_moment(dim: int, rank: int, c: float) -> float:
 def representation(mechanism: M2) -> RenyiCurve:
     """Return the Renyi curve of one release.
 
-    With joint clipping the result is the curve of the worst layer, because the whole difference may be in one layer.
-    With per-layer clipping the moments of all layers are multiplied.
+    With joint clipping the result is the curve of the worst layer, because neighboring sums may differ in one layer
+    only. With per-layer clipping the moments of the likelihood ratios of all layers are multiplied.
     """
     if mechanism.unprojected:
         return gaussian_form(mechanism)

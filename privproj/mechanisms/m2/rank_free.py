@@ -1,10 +1,9 @@
 """Compute the default bound of M2, and the exact profile for rank-one differences.
 
-The default bound ``rank-free`` holds for differences of any rank between neighboring sums. It is
+The bound ``rank-free`` holds for differences of any rank between neighboring sums. The bound is
 ``delta(eps) <= min over p of E[g_p(mu^2 B)]`` (C5). ``B ~ Beta(r/2, (d-r)/2)`` is the squared norm of a projected unit
-vector, and ``mu`` is the ratio of sensitivity to noise. ``g_p(x)`` is a convex function above the Gaussian delta at the
-squared sensitivity over noise ``x``; :mod:`privproj.distributions.mixture_profile` defines it. A shape is the pair
-``(dim, rank)`` of a layer.
+vector, and ``mu`` is the sensitivity over noise. ``g_p(x)`` is a convex function above the Gaussian delta at the
+sensitivity over noise ``sqrt(x)``; :mod:`privproj.distributions.mixture_profile` defines it.
 """
 
 import math
@@ -27,9 +26,9 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitivity | ScaledBeta:
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    The result is ``mu^2 |P u|^2`` for a unit vector ``u`` and the projection ``P`` of a layer of this shape, in units
-    of the noise variance (C7). With adaptive clipping, the squared sensitivity of the count divided by the variance of
-    its noise is added (C31).
+    The result is the distribution of ``mu^2 |P u|^2`` for the projection ``P`` of a layer and a unit vector ``u``, in
+    units of the noise variance (C7). ``mu`` is the sensitivity over noise before the projection. With adaptive
+    clipping, the squared sensitivity over noise of the count is added (C31).
     """
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
     plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift
@@ -37,7 +36,7 @@ def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitiv
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
-    """Return the profile for differences of any rank (C5).
+    """Return the privacy profile for neighboring sums that differ by any rank (C5).
 
     If a tensor is not projected, the profile is Gaussian.
     """
@@ -51,7 +50,6 @@ def representation(mechanism: M2) -> PrivacyProfile:
 
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
-    """Return the profile for several layers, with joint or per-layer clipping."""
     from privproj.distributions.binned import beta_bins, convolve_layers, convolve_layers_below
 
     scale = mechanism.mu**2
@@ -66,7 +64,7 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the shapes that can have the largest delta.
+    """Return the shapes ``(dim, rank)`` of layers that can have the largest delta.
 
     A shape ``(d, r)`` is omitted if another shape has a ratio ``r/d`` that is not smaller and a difference ``d - r``
     that is not larger (C5).
@@ -80,10 +78,10 @@ def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Return privacy profiles of some differences, for lower bounds of delta (C28).
+    """Return lower bounds of the privacy profile from special differences (C28).
 
-    Each difference has rank one or equal singular values. The profiles are for an adversary who observes the
-    projections.
+    Each difference between neighboring sums has rank one or equal singular values. The profiles are for an adversary
+    who observes the projections.
     """
     if mechanism.unprojected:
         return (gaussian_profile(mechanism.mu_with_count),)
@@ -102,9 +100,10 @@ def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 
 
 def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Return the profile of a difference of full rank with equal singular values.
+    """Return the profile of a full-rank difference with equal singular values.
 
-    The result is a tuple. It is empty if the shape or an assumption on the data rules out such a difference.
+    The profile is the only entry of a tuple. The tuple is empty if the shape or an assumption on the data rules out
+    such a difference.
     """
     most = min(mechanism.change_rank or math.inf, mechanism.columns or math.inf)
     slim = any((layer.columns or math.inf) < layer.dim for layer in mechanism.layers)
@@ -133,7 +132,7 @@ RANK_FREE = Bound(
 
 
 def _rank_one_of(mechanism: M2) -> PrivacyProfile:
-    """Return the exact profile for differences of rank one (C4).
+    """Return the privacy profile for neighboring sums that differ by rank one (C4).
 
     The result is exact for an adversary who observes the projection.
     """
@@ -145,13 +144,6 @@ def _rank_one_of(mechanism: M2) -> PrivacyProfile:
 
 
 def _check_one_layer(mechanism: M2) -> None:
-    """Raise an error if there are several layers.
-
-    With several layers, a difference of rank one in one layer may not be the worst case.
-
-    Raises:
-        UnsupportedError: There are several layers.
-    """
     if sum(layer.count for layer in mechanism.layers) > 1:
         raise UnsupportedError("the bound exact-rank1 supports one projected layer only. Use the bound rank-free")
 

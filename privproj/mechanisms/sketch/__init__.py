@@ -20,27 +20,27 @@ class Sketch(Mechanism):
     """A secret Gaussian sketch with noise.
 
     The release is ``Q A^T + N``. The query matrix ``Q``, with ``m`` columns, is computed from the dataset, and ``Q'``
-    from a neighboring dataset. ``A`` is secret, freshly sampled for each release and used once. ``A`` has the shape
-    ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the standard deviation
-    ``noise_sigma``.
+    is that of a neighboring dataset. ``A`` is secret, freshly sampled for each release and used once. ``A`` has the
+    shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the standard
+    deviation ``noise_sigma``.
 
     Give either ``gamma``, or the parameters from ``eigen_floor`` to ``noise_sigma``, from which ``gamma`` is computed.
-    ``gamma``, ``eigen_floor``, ``frobenius_bound`` and
-    ``sensitivity`` are assumptions on all datasets and all neighbors. If ``enforced`` is True, clipping enforces
-    ``frobenius_bound`` and ``sensitivity``, so these two are not assumptions.
+    ``gamma``, ``eigen_floor``, ``frobenius_bound`` and ``sensitivity`` are assumptions on all datasets and all
+    neighbors. If ``enforced`` is True, clipping enforces ``frobenius_bound`` and ``sensitivity``, so these two are not
+    assumptions.
 
     Args:
         rank: The number of rows of ``A``, from 1 to 1e9; None only for the rank query.
-        gamma: The ratio ``(eigen_floor + noise_sigma^2/sketch_sigma^2) / |Q Q^T - Q' Q'^T|_F`` for the worst
-            neighbors, above 0 and up to 1e15.
+        gamma: The ratio ``(eigen_floor + noise_sigma^2/sketch_sigma^2) / |Q Q^T - Q' Q'^T|_F`` for the worst neighbors,
+            above 0 and up to 1e15.
         eigen_floor: A lower bound of the least eigenvalue of ``Q Q^T``, from 0 to 1e100.
         frobenius_bound: An upper bound of ``|Q|_F``, above 0 and up to 1e100.
         sensitivity: An upper bound of ``|Q - Q'|_F`` for all neighbors, above 0 and up to 1e100.
         sketch_sigma: The standard deviation of the entries of ``A``, above 0 and up to 1e100. Default:
             ``1/sqrt(rank)``.
         noise_sigma: The standard deviation of the entries of ``N``, above 0 and up to 1e100.
-        eigenvalues: The rank of ``Q Q^T - Q' Q'^T``, from 1 to 1e12; needed by the bounds ``rdp``, ``tcdp``
-            and ``lora-by-design``.
+        eigenvalues: The rank of ``Q Q^T - Q' Q'^T``, from 1 to 1e12; needed by the bounds ``rdp``, ``tcdp`` and
+            ``lora-by-design``.
         layer_count: The number of independent sketches in one release, from 1 to 1e6.
         step_smoothness: The learning rate times the smoothness of the loss, for the bound ``lora-by-design`` only.
         enforced: Whether clipping enforces ``frobenius_bound`` and ``sensitivity``, so that they are not assumptions.
@@ -101,9 +101,9 @@ class Sketch(Mechanism):
 
     @property
     def projects_apart(self) -> bool:
-        """Whether one release has several sketches, which must be independent.
+        """Whether one release has several sketches.
 
-        If the sketches are independent, their privacy losses add.
+        The sketches must be independent, so that their privacy losses add.
         """
         return self.layer_count > 1
 
@@ -117,10 +117,10 @@ class Sketch(Mechanism):
 
     @property
     def floor(self) -> float:
-        """The eigenvalue floor plus the noise, ``lam + sigma_g^2/sigma_A^2`` (C14).
+        """The lower bound ``lam + sigma_g^2/sigma_A^2`` of the scaled eigenvalues (C14).
 
-        ``lam`` is ``eigen_floor``, ``sigma_g`` is ``noise_sigma`` and ``sigma_A`` is ``sketch_sigma``. The sum is a
-        lower bound of the eigenvalues of ``Sigma/sigma_A^2``, where ``Sigma`` is the covariance of a released column.
+        The eigenvalues are those of ``Sigma/sigma_A^2``, where ``Sigma`` is the covariance of a released column.
+        ``lam`` is ``eigen_floor``, ``sigma_g`` is ``noise_sigma`` and ``sigma_A`` is ``sketch_sigma``.
 
         Raises:
             InvalidParameterError: ``noise_sigma`` was omitted.
@@ -135,10 +135,11 @@ class Sketch(Mechanism):
         return self.eigen_floor + noise**2 / variance
 
     def ratio(self, change: float | None) -> float:
-        """Return ``gamma`` if it was given, else ``floor / change``, rounded down.
+        """Return the parameter ``gamma``, or else ``floor / change``, rounded down.
 
         Args:
-            change: An upper bound of ``|Q Q^T - Q' Q'^T|_F`` for all neighbors; None if it is unknown.
+            change: An upper bound of ``|Q Q^T - Q' Q'^T|_F`` for the query matrices of all neighbors; None if it is
+                unknown.
 
         Returns:
             A positive number without a unit.
@@ -162,7 +163,7 @@ class Sketch(Mechanism):
     def gamma_of_matrices(self) -> float:
         """The ratio ``gamma`` for a difference of any rank (C14).
 
-        For the query matrices ``Q`` and ``Q'`` of neighbors, ``|Q Q^T - Q' Q'^T|_F <= 2 B_F B_S`` is used. ``B_F`` is
+        The query matrices ``Q`` and ``Q'`` of neighbors satisfy ``|Q Q^T - Q' Q'^T|_F <= 2 B_F B_S``. ``B_F`` is
         ``frobenius_bound``, and ``B_S`` is ``sensitivity``.
         """
         has_norms = self.frobenius_bound is not None and self.sensitivity is not None
@@ -172,14 +173,14 @@ class Sketch(Mechanism):
     def gamma_of_one_column(self) -> float:
         """The ratio ``gamma`` if one column is added to or removed from ``Q`` (C14).
 
-        ``Q`` is the query matrix. The norm of the column is at most the sensitivity ``B_S``. So ``gamma`` is computed
-        with ``|Q Q^T - Q' Q'^T|_F <= B_S^2``.
+        The norm of the column is at most ``sensitivity``. So the query matrices ``Q`` and ``Q'`` of neighbors satisfy
+        ``|Q Q^T - Q' Q'^T|_F <= sensitivity^2``.
         """
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
 
 
 def matrix_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
-    """Return the assumptions on the norms and on the least eigenvalue.
+    """Return the assumptions on the norms and eigenvalues of the query matrix.
 
     Assumptions that clipping enforces are omitted.
     """
@@ -195,7 +196,7 @@ def matrix_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
     """Return the assumptions of bounds for which one record is one column of ``Q``.
 
-    The assumptions on the norms and on the least eigenvalue are included.
+    The result includes the assumptions on the norms and eigenvalues of the query matrix ``Q``.
     """
     column = DataAssumption.RECORD_IS_COLUMN.at()
     if mechanism.gamma is not None:
@@ -205,9 +206,7 @@ def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 
 
 def check_finite_divergence(mechanism: Sketch) -> None:
-    """Raise an error unless ``gamma`` is above 1.
-
-    If it is not, the bounds on the Renyi divergence are infinite at every order.
+    """Raise an error if all Renyi divergences are infinite: ``gamma`` is at most 1.
 
     Raises:
         UnsupportedError: ``gamma`` is at most 1.

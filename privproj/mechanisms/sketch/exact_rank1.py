@@ -1,6 +1,6 @@
 """Compute the exact profile of the secret sketch if a record is one column (C14).
 
-The matrix ``Q`` has one column more with the record than without the record.
+The query matrix has one more column with the record than without the record.
 """
 
 import math
@@ -24,11 +24,11 @@ LEAST_START = 1e-8
 
 
 def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: bool) -> "Array":
-    """Return the logs of hockey-stick divergences between two sketches (C14).
+    """Return the logs of hockey-stick divergences between neighboring sketches (C14).
 
     The divergence is ``H_eps(P1||P2) = sup over events E of P1(E) - e^eps P2(E)``. If ``present``, ``P1`` is the
-    release with the record, and ``P2`` is the release without the record; otherwise the reverse. The relative error is
-    that of the quadrature. The arrays ``nu`` and ``eps`` have one entry for each divergence.
+    release with the record, and ``P2`` is the release without it; otherwise the reverse. The arrays ``nu`` and ``eps``
+    have one entry for each divergence.
 
     Args:
         half_rank: Half of the number of rows of the sketch.
@@ -57,8 +57,8 @@ def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: boo
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
     """Return the privacy profile of a sketch, if a record is one column (C14).
 
-    The column increases the variance in one direction by the relative amount ``nu``. ``T`` releases with fresh sketches
-    of rank ``r`` have the profile of one release of rank ``T r``.
+    The column increases the variance in one direction by the relative amount ``nu``. Several releases with fresh
+    sketches have the profile of one release, at the sum of their ranks.
     """
     if nu == math.inf:
         return PrivacyProfile(lambda eps: Enclosure(-math.inf, 0.0))
@@ -80,7 +80,7 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
-    """Return the profile for a column of the largest norm, the worst case."""
+    """Return the privacy profile for the worst case, a column of the largest norm."""
     # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
     return sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column)
 
@@ -88,8 +88,8 @@ def representation(mechanism: Sketch) -> PrivacyProfile:
 def _is_attained(mechanism: Sketch) -> bool:
     """Return whether some pair of neighboring datasets attains the bound (C4).
 
-    The pair differs in a column of norm ``B_S``, the sensitivity. The column must satisfy the bound ``B_F`` on the norm
-    of the query matrix, and the eigenvalue floor.
+    The pair must differ in a column whose norm is the sensitivity. This column must satisfy the bounds on the norm and
+    on the eigenvalues of the query matrix.
     """
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
     # B_F^2 >= lam + B_S^2.

@@ -1,10 +1,10 @@
 """Compute moments of the noise that a step of LoRA adds to a gradient.
 
-The moments are not a privacy guarantee. Let ``A``, of shape ``r x m``, be the random factor of LoRA. For each row ``q``
-of the gradient, a step changes the weights along ``q A^T A`` instead of ``q``. The difference ``u = q (A^T A - I)`` is
-the noise of the step (arXiv 2409.17538v9, Lemmas 6.1, B.1, C.2). For large ``r`` the distribution of an entry of ``u``
-is close to Gaussian; the bound on the distance has a constant that the paper does not state. This closeness does not
-imply privacy (docs/not-a-guarantee.md).
+The moments are not a privacy guarantee. Let ``A``, of shape ``r x m``, be the random factor of LoRA and ``I`` the
+identity. For each row ``q`` of the gradient, a step changes the weights along ``q A^T A`` instead of ``q``. The
+difference ``u = q (A^T A - I)`` is the noise of the step (arXiv 2409.17538v9, Lemmas 6.1, B.1, C.2). For large ``r``
+the distribution of an entry of ``u`` is close to Gaussian; the bound on the distance has a constant that the paper does
+not state. This closeness does not imply privacy (docs/not-a-guarantee.md).
 """
 
 import math
@@ -24,9 +24,10 @@ NOT_PRIVACY = (
 
 @dataclass(frozen=True)
 class _NoiseMoments:
-    """The mean and the variance of one entry of LoRA's noise ``u``.
+    """The mean and the variance of one entry of the noise ``u`` of a LoRA step.
 
-    ``rank_rate`` is ``9/sqrt(r) (|q|_1/|q|_2)^3``, or None if ``|q|_1`` was not given.
+    ``rank_rate`` is ``9/sqrt(r) (|q|_1/|q|_2)^3`` for a gradient row ``q`` and the LoRA rank ``r``, or None if
+    ``|q|_1`` was not given.
     """
 
     mean: float
@@ -44,7 +45,7 @@ def lora_noise(
     variance: float | None = None,
     row_sum: float | None = None,
 ) -> _NoiseMoments:
-    """Return the mean and the variance of an entry of LoRA's noise.
+    """Return the mean and the variance of an entry of the noise of a LoRA step.
 
     The noise is ``u = q (A^T A - I)`` for a gradient row ``q`` and the random factor ``A``, of shape ``r x m``. If the
     entries of ``A`` have the variance ``v``, the mean is ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)``

@@ -1,7 +1,7 @@
 """Compute the exact profile of the secret sketch of one vector (C14).
 
-The query is one vector ``g``: the matrix ``Q`` has one row. The release is an isotropic Gaussian vector, and its
-variance depends on the norm ``|g|`` only. So the privacy loss of a pair of neighbors depends on their two norms only.
+The query matrix has one row ``g``. The release is an isotropic Gaussian vector, whose variance depends on the norm
+``|g|`` only. So the privacy loss of a pair of neighbors depends on their two norms only.
 """
 
 import math
@@ -17,9 +17,10 @@ from privproj.result import Status
 
 
 def largest_ratio(floor: float, least: float, change: float, total: float) -> float:
-    """Return the largest relative difference ``nu`` of two variances, rounded up.
+    """Return the largest relative difference of two variances, rounded up.
 
-    The variances are those of the releases for two neighboring datasets, and ``nu`` is relative to the smaller one.
+    The variances are those of the noisy sketches of two neighboring vectors. The difference is relative to the smaller
+    variance.
 
     Args:
         floor: The ratio ``sigma_g^2/sigma_A^2`` of the variances of noise and sketch, in units of a squared norm.
@@ -38,11 +39,7 @@ def largest_ratio(floor: float, least: float, change: float, total: float) -> fl
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
-    """Return the privacy profile for the worst pair of norms.
-
-    Several releases are composed numerically. The closed form of :func:`sketch_profile` does not apply, because either
-    neighbor may have the larger norm in each release.
-    """
+    """Return the privacy profile for the worst pair of norms of neighboring vectors."""
     noise = mechanism.floor - mechanism.eigen_floor
     # A smaller least norm allows more pairs.
     least = math.nextafter(math.sqrt(mechanism.eigen_floor), 0.0)
@@ -50,15 +47,12 @@ def representation(mechanism: Sketch) -> PrivacyProfile:
     total = math.inf if mechanism.frobenius_bound is None else mechanism.frobenius_bound
     nu = largest_ratio(noise, least, change, total)
     profile = sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), nu)
+    # Only the profile of one release is used: the closed form for several does not hold, because either neighbor may
+    # have the larger norm in each release.
     return PrivacyProfile(profile.log_delta, can_be_subsampled=False)
 
 
 def _check(mechanism: Sketch) -> None:
-    """Raise an error unless noise and norms are given and consistent.
-
-    Raises:
-        InvalidParameterError: ``gamma`` is given, both norms are missing, or the norms contradict the eigenvalue floor.
-    """
     if mechanism.gamma is not None:
         raise InvalidParameterError(
             "gamma", mechanism.gamma, "omitted for this bound", "give noise_sigma, and frobenius_bound or sensitivity"
@@ -71,10 +65,6 @@ def _check(mechanism: Sketch) -> None:
 
 
 def _assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
-    """Return the assumptions on norms that clipping does not enforce.
-
-    The tuple is empty if ``gamma`` is given, for which :func:`_check` raises an error.
-    """
     return () if mechanism.gamma is not None else matrix_assumptions(mechanism)
 
 

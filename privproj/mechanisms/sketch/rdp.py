@@ -1,7 +1,7 @@
 """Compute Renyi curves of the secret sketch (C14).
 
-The curves are the published one (arXiv 2409.17538v9, Lemma 7.1, Corollary 7.3) and smaller ones. One step of LoRA
-releases such a sketch. The claim that LoRA training is private by design is refuted (C22).
+They are the published curve (arXiv 2409.17538v9, Lemma 7.1, Corollary 7.3) and smaller ones. One step of LoRA releases
+such a sketch. The claim that LoRA training is private by design is refuted (C22).
 
 ``Gamma`` is the ratio ``gamma`` of :class:`privproj.mechanisms.Sketch`. The ``rank`` columns of a release are
 independent Gaussian vectors with the covariance ``Sigma_1``, or ``Sigma_2`` for a neighboring dataset. Let ``nu_i`` be
@@ -41,8 +41,8 @@ ROUNDED = 1e-15
 def divergence_bracket(alpha: float, t: float) -> float:
     """Return ``alpha ln(1-t) - ln(1 - alpha t)``, rounded up, for ``0 < alpha t < 1``.
 
-    At ``t = 1/Gamma`` the result is the largest possible sum over eigenvalues in the Renyi divergence of order
-    ``alpha``. The module docstring defines ``Gamma`` and the sum.
+    The Renyi divergence of order ``alpha`` between neighboring sketches has at most this value times
+    ``rank/(2 (alpha-1))``. ``1/t`` is the eigenvalue ratio ``gamma`` of the sketch.
     """
     x = alpha * t
     # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
@@ -53,8 +53,9 @@ def divergence_bracket(alpha: float, t: float) -> float:
 def sharp_divergence_bracket(alpha: float, t: float) -> float:
     """Return ``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)``, rounded up.
 
-    ``(alpha-1) t`` must be above 0 and below 1. At ``t = 1/Gamma`` the result is the largest possible sum in the Renyi
-    divergence, with eigenvalues relative to the other covariance; see the module docstring.
+    ``(alpha-1) t`` must be above 0 and below 1. For ``alpha >= 2``, the Renyi divergence of order ``alpha`` between
+    neighboring sketches has at most this value times ``rank/(2 (alpha-1))``. ``1/t`` is the eigenvalue ratio ``gamma``
+    of the sketch.
     """
     x = (alpha - 1.0) * t
     # -(ln(1-x) + x) - (alpha-1) (ln(1+t) - t), x = (alpha-1) t: the linear terms cancel (C14).
@@ -63,10 +64,9 @@ def sharp_divergence_bracket(alpha: float, t: float) -> float:
 
 
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
-    """Return the Renyi curve of the bound ``rdp-tight``, for ``1 < alpha < Gamma``.
+    """Return the Renyi curve of the bound ``rdp-tight``, for orders below ``gamma``.
 
-    ``Gamma`` is the argument ``gamma``, and ``alpha`` is the order. The published bound ``rdp`` multiplies this curve
-    by ``eigenvalues``.
+    The published bound ``rdp`` multiplies this curve by ``eigenvalues``.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
@@ -78,10 +78,9 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 
 
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
-    """Return the Renyi curve for ``2 <= alpha < Gamma + 1``.
+    """Return a smaller Renyi curve of the sketch, for orders from 2 to ``gamma + 1``.
 
-    ``Gamma`` is the argument ``gamma``, and ``alpha`` is the order. The curve comes from eigenvalues relative to the
-    other covariance; see the module docstring.
+    ``gamma`` is the eigenvalue ratio of :class:`privproj.mechanisms.Sketch`.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count
 
@@ -104,12 +103,12 @@ OF_MATRICES: dict[str, Any] = {
 
 
 def eigenvalues_of(mechanism: Sketch) -> int:
-    """Return ``eigenvalues``, the rank of ``Q Q^T - Q' Q'^T``.
+    """Return the assumed rank of the difference of ``Q Q^T`` between neighbors.
 
-    The result is a factor in the published bounds.
+    ``Q`` is the query matrix. The rank is a factor in the published bounds.
 
     Raises:
-        InvalidParameterError: The number is missing.
+        InvalidParameterError: The rank is missing.
     """
     if mechanism.eigenvalues is None:
         raise InvalidParameterError(
@@ -144,7 +143,7 @@ RDP_TIGHT = Bound(
 
 
 def _rdp_best_of(mechanism: Sketch) -> BestCurve:
-    """Return the curve of ``rdp-best``, at every order the smaller of two curves."""
+    """Return the smaller of two Renyi curves at every order."""
     gamma = mechanism.gamma_of_matrices
     # rdp-tight for 1 < alpha < Gamma, the sharper curve for 2 <= alpha < Gamma + 1 (C14).
     return BestCurve((tight_curve(mechanism, gamma), sharp_curve(mechanism, gamma)))
@@ -163,14 +162,13 @@ RDP_BEST = Bound(
 
 
 def _tcdp_of(mechanism: Sketch) -> ConcentratedCurve:
-    """Return the truncated concentrated DP curve of one release, for ``Gamma > 5/2``."""
+    """Return the truncated concentrated DP curve of one release, for ``gamma > 5/2``."""
     gamma, count = mechanism.gamma_of_matrices, mechanism.layer_count * eigenvalues_of(mechanism)
     # (rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5) (2409.17538v9, Corollary 7.3; C14).
     return ConcentratedCurve(0.5 * mechanism.needed_rank * count / gamma**2, 0.4 * gamma)
 
 
 def _check_tcdp(mechanism: Sketch) -> None:
-    """Raise :class:`UnsupportedError` unless ``Gamma > 5/2``."""
     if mechanism.gamma_of_matrices <= 2.5:
         raise UnsupportedError(
             f"the bound tcdp needs gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}. Use the bound rdp-best"

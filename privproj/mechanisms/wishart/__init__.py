@@ -1,6 +1,6 @@
-"""Define the vector Wishart mechanism.
+"""Define the vector Wishart mechanism, which adds no noise.
 
-The mechanism multiplies a vector by a random Wishart matrix and adds no noise.
+The mechanism multiplies a vector by a random Wishart matrix.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,15 @@ from privproj.result import Status, limit_text
 
 @dataclass(frozen=True, kw_only=True)
 class Wishart(Mechanism):
-    """The vector Wishart mechanism, which adds no noise.
+    """The mechanism that multiplies a vector by a Wishart matrix, without noise.
 
     The release is ``M v`` for a vector ``v`` of length ``dim``. The random Wishart matrix ``M ~ W_dim(I/rank, rank)``
-    is secret and resampled for each release. ``misalignment`` and ``norm_ratio`` are assumptions on the data:
-    they limit the angle between neighboring vectors ``v`` and ``v'`` and the ratio of their norms.
+    is secret and resampled for each release. ``misalignment`` and ``norm_ratio`` are assumptions on the data: they
+    limit the angle between neighboring vectors ``v`` and ``v'`` and the ratio of their norms.
 
     Args:
         dim: The length of the vector, from 1 to 1e7.
-        rank: The degrees of freedom of ``M``, from 1 to 1e7, which may exceed ``dim``; None only for the rank
-            query.
+        rank: The degrees of freedom of ``M``, from 1 to 1e7, which may exceed ``dim``; None only for the rank query.
         misalignment: The largest ``1 - cos(v, v')`` between neighbors, from 1e-15 to below 2; None only for the
             misalignment query.
         alignment: The smallest ``cos(v, v')`` between neighbors, above -1 and below 1. Give either this or
@@ -78,10 +77,10 @@ class Wishart(Mechanism):
 
     @property
     def shape(self) -> tuple[int, int, float]:
-        """The triple ``(d, r, m)`` of dimension, degrees of freedom and misalignment.
+        """The dimension, the degrees of freedom and the misalignment ``(d, r, m)``.
 
         Raises:
-            InvalidParameterError: A value of the triple is missing.
+            InvalidParameterError: One of them is missing.
         """
         for name in ("dim", "rank", "misalignment"):
             if getattr(self, name) is None:
@@ -91,7 +90,7 @@ class Wishart(Mechanism):
 
 
 def _alignment_assumptions(mechanism: Wishart) -> tuple[Assumption, ...]:
-    """Return the assumption on the angle between neighboring vectors and their norms."""
+    """Return the assumption on the angle and on the norms of neighboring vectors."""
     m, ratio = mechanism.misalignment, limit_text(mechanism.norm_ratio, up=False)
     most = "at most the misalignment that is found" if m is None else f"<= {limit_text(m, up=False)}"
     norms = f"norms within a factor {ratio}" if mechanism.norm_ratio != 1.0 else "equal norm"

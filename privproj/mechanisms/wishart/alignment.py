@@ -1,4 +1,4 @@
-"""Bound the alignment of vectors, and the condition number of a Wishart matrix.
+"""Bound the misalignment of vectors, and the condition number of a Wishart matrix.
 
 These numbers are not privacy guarantees. The alignment ``rho`` of two vectors is the cosine of the angle between them,
 and ``1 - rho`` is the misalignment.
@@ -13,9 +13,9 @@ __all__ = ["descent_condition", "mean_misalignment", "preprocessed_misalignment"
 
 
 def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> float:
-    """Compute a bound of the misalignment of a normalized mean under replace.
+    """Compute a bound on the misalignment of a normalized mean under replace.
 
-    The bound is ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
+    The misalignment ``1 - rho`` is at most ``2 L^2 / (c0^2 n^2)``, where ``rho`` is the cosine of neighboring means.
 
     The normalized mean is ``g/|g|``, where ``g`` is the mean of ``n`` vectors of norm at most ``L``. Let ``g'`` be the
     mean after one vector is replaced; then ``|g - g'| <= 2L/n``. The norms ``|g|`` and ``|g'|`` are assumed to be at
@@ -48,9 +48,10 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
 
 
 def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta: float) -> float:
-    """Compute a bound of the misalignment after adding a common random vector.
+    """Compute a bound on the misalignment of unit vectors plus a common random vector.
 
-    The new vectors are ``v + gamma u`` and ``v' + gamma u``, where ``u`` is uniform on the unit sphere. The bound is
+    The new vectors are ``v + gamma u`` and ``v' + gamma u``, where ``u`` is uniform on the unit sphere. ``1 - rho'`` is
+    their misalignment, one minus the cosine of their angle. The bound is
     ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``. It fails with
     probability at most ``beta``, so add ``beta`` to delta (arXiv 2601.21719, Lemma 10). ``ln(4/beta)`` in place of
     ``ln(8/beta)`` would suffice, because two inner products have two tails each. The new vectors must be normalized
@@ -86,9 +87,10 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
 
 
 def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float) -> float:
-    """Compute the increase of the alignment by preprocessing, ``rho' - rho``.
+    """Compute the increase ``rho' - rho`` of a cosine by adding a random vector.
 
-    It is a lower bound, from the upper bound on ``1 - rho'`` in :func:`preprocessed_misalignment`.
+    ``rho`` is the cosine of two unit vectors, and ``rho'`` is the cosine after the vector is added to both. The result
+    is a lower bound, from :func:`preprocessed_misalignment`.
 
     Args:
         misalignment: ``1 - rho``, from 0 to 2, where ``rho`` is the cosine of the unit vectors ``v`` and ``v'``.
@@ -110,7 +112,7 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
 
 
 def descent_condition(dim: int, rank: int, failure: float) -> float:
-    """Compute a bound of the condition number of a Wishart matrix.
+    """Compute a bound on the condition number of a Wishart matrix.
 
     The condition number is the ratio ``lambda_max/lambda_min`` of the extreme eigenvalues of ``M ~ W_d(I/r, r)``. If
     the condition number is large, descent along ``M grad`` may be slow. The bound is

@@ -1,11 +1,11 @@
 """Evaluate Theorem 1 of the early version of arXiv 2601.21719 (C11).
 
-For neighboring unit vectors ``v``, ``v'`` and the release ``y = M v``, the theorem bounds the privacy loss if
-``r v.y`` and ``r v'.y`` exceed a threshold ``t``, and ``r |y|`` is at most ``R``. ``r`` is the number of degrees of
-freedom of ``M``, ``v.y`` is an inner product, and ``rho`` is the cosine of the angle between ``v`` and ``v'``. Delta is
-a bound on the probability of all other outputs. ``t``, ``R`` and a further parameter ``eta`` of this bound are
-optimized. The bound ``early`` uses the published bound on the probability that ``r v.y`` or ``r v'.y`` is at most
-``t``. The bound ``early-exact-tail`` uses this probability itself (Figure 1a of the paper).
+``v`` and ``v'`` are unit vectors of neighboring datasets, ``y = M v`` is the release, and ``r`` is the number of
+degrees of freedom of ``M``. The theorem bounds the privacy loss if the inner products ``r v.y`` and ``r v'.y`` exceed a
+threshold ``t``, and ``r |y|`` is at most ``R``. Delta is a bound on the probability of all other outputs. ``t``, ``R``
+and a further parameter ``eta`` of this bound are optimized. The bound ``early`` uses the published bound on the
+probability that ``r v.y`` or ``r v'.y`` is at most ``t``. The bound ``early-exact-tail`` uses this probability itself
+(Figure 1a of the paper).
 """
 
 import math
@@ -31,13 +31,11 @@ SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 ex
 
 
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
-    """Return the bound on the privacy loss (C11).
+    """Return the privacy loss of the bound ``early`` at its parameters (C11).
 
-    The bound holds if ``r v.y`` and ``r v'.y`` exceed ``t``, and ``r |y|`` is at most ``R = radius`` (module
-    docstring). The loss contains the logarithm of ``(R/t) cos(theta - theta_R)``, where ``theta`` is the angle between
-    ``v`` and ``v'`` and ``theta_R = arccos(t/R)``. The cosine is largest at ``theta = theta_R``. If the assumed angle
-    is larger than ``theta_R``, smaller angles give a larger loss, so the largest value is used. A negative logarithm
-    counts as 0.
+    The loss is at most this number if two inner products of the release ``y`` exceed a threshold. The inner products
+    are ``r v.y`` and ``r v'.y``, for neighboring unit vectors ``v`` and ``v'`` and ``r`` degrees of freedom. The
+    threshold is ``t``, and ``r |y|`` must be at most ``radius``.
     """
     dim, rank, m = mechanism.shape
     # slope = sqrt(R^2/t^2 - 1), sine = sqrt(1 - rho^2), m = 1 - rho.
@@ -53,6 +51,7 @@ def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
 def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
     """Return the log of the published bound on ``P(min(r v.y, r v'.y) <= t)`` (C11).
 
+    ``v`` and ``v'`` are neighboring unit vectors, ``y`` is the release, and ``r`` is the number of degrees of freedom.
     The bound holds for every ``eta >= 0``.
     """
     from scipy import special
@@ -67,7 +66,7 @@ def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
 
 
 def _log_below(rank: int, x: float) -> float:
-    """Return ``ln P(chi2_r <= x)`` for ``r = rank``, computed from the smaller tail."""
+    """Return ``ln P(X <= x)`` for a chi-square ``X`` with ``rank`` degrees of freedom."""
     place = 0.5 * rank, (x - rank) / rank, x / rank
     return log1m_exp(log_gamma_tail(*place)) if x > rank else log_gamma_below(*place)
 
@@ -86,8 +85,7 @@ def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTAN
 def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
     """Return a radius that ``r |y|`` exceeds with probability at most ``e^log_bad``.
 
-    ``y`` is the release, and ``r`` is the number of degrees of freedom. The function is the inverse of
-    :func:`_log_spectral`.
+    ``y`` is the release, and ``r`` is the number of degrees of freedom.
     """
     dim, rank, _ = mechanism.shape
     # sqrt R = sqrt d + sqrt r + sqrt(ln(2/p)/c).
@@ -95,19 +93,20 @@ def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
 
 
 def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
-    """Return the rule between delta and epsilon, with optimal ``t`` and ``R``.
+    """Return the bound ``early`` as a rule between epsilon and delta.
 
-    ``log_tail(t)`` is the log of the probability, or of its bound, that ``r v.y`` or ``r v'.y`` is at most ``t``.
+    ``log_tail(t)`` is the log of the probability, or of its bound, that an inner product is below the threshold ``t``
+    of the theorem.
     """
     both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
     return EpsilonDeltaRule(*both, margin=1.0)
 
 
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
-    """Return epsilon at a log delta, with optimal ``t`` and ``R``.
+    """Return epsilon of the bound ``early`` at a log delta, at its best parameters.
 
-    ``log_tail`` is that of :func:`_early_rule`. For the largest possible ``t``, ``e^log_tail(t)`` is all of delta. For
-    a smaller ``t``, the rest of delta determines ``R``.
+    ``log_tail(t)`` is the log of the probability, or of its bound, that an inner product is below the threshold ``t``
+    of the theorem.
     """
     rank = mechanism.needed_rank
     x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
@@ -124,12 +123,11 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 
 
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
-    """Return the smallest log delta at an epsilon, or 0 if no delta is below 1.
+    """Return the smallest log delta of the bound ``early`` at an epsilon; at most 0.
 
-    Delta is ``e^log_tail(t)`` (:func:`_early_rule`) plus the bound on the probability that ``r |y|`` exceeds ``R``.
-    Delta is minimized over all ``t`` and ``R`` with a loss of at most ``eps``. ``R`` must exceed
-    ``(sqrt d + sqrt r)^2``. The loss increases with ``R`` and decreases with ``t``. So the search starts at the ``t``
-    whose loss at this limit of ``R`` is ``eps``.
+    ``log_tail(t)`` is the log of the probability, or of its bound, that an inner product is below the threshold ``t``
+    of the theorem. Delta is this probability, plus that of a norm above the radius of the theorem. Both parameters are
+    optimized.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.
@@ -138,6 +136,7 @@ def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps
     def excess(t: float, radius: float) -> float:
         return _early_loss(mechanism, t, radius) - eps if radius > t else -eps
 
+    # The loss grows with R and falls with t: the search starts at the t whose loss at the least R is eps.
     x = find_crossing(lambda x: -excess(least / x, least), 2.0, low=1.0, high=1e60, rtol=1e-6)
     smallest = least / x.lower if x.upper < math.inf and x.lower > 0.0 else least * 1e-60
 
@@ -152,13 +151,14 @@ def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps
 def early_bound_at(
     mechanism: Wishart, t: float, eta: float, radius: float, c: float = SPECTRAL_CONSTANT
 ) -> tuple[float, float]:
-    """Return ``(eps, ln delta)`` at given free parameters of the bound ``early``.
+    """Return ``(eps, ln delta)`` of the bound ``early`` at its free parameters.
 
     Args:
         mechanism: The mechanism with its misalignment.
-        t: The threshold of ``r v.y`` and ``r v'.y`` for the release ``y``, above 0.
+        t: The threshold of the inner products ``r v.y`` and ``r v'.y``, above 0. ``y`` is the release, ``v`` and ``v'``
+            are neighboring unit vectors, and ``r`` is the number of degrees of freedom.
         eta: The parameter of the published tail bound, in which ``t + eta`` is a second threshold; at least 0.
-        radius: ``R``, the bound on ``r |y|``, above ``t`` and above ``(sqrt d + sqrt r)^2``.
+        radius: The bound on ``r |y|``, above ``t`` and above ``(sqrt d + sqrt r)^2`` in ``d`` dimensions.
         c: The constant of the bound on the spectral norm, above 0 and at most 1/2.
 
     Raises:
@@ -177,8 +177,6 @@ def early_bound_at(
 
 
 def _early_of(mechanism: Wishart) -> EpsilonDeltaRule:
-    """Return the rule of the bound ``early``, with the best ``eta`` for every ``t``."""
-
     @cache
     def log_tail(t: float) -> float:
         # 1 - PhiBar(z) P(chi2_r > t + eta) at the best eta = t e^s (C11).
@@ -188,11 +186,6 @@ def _early_of(mechanism: Wishart) -> EpsilonDeltaRule:
 
 
 def _check_alignment(mechanism: Wishart) -> None:
-    """Raise an error unless the theorem covers the assumption on the data.
-
-    Raises:
-        UnsupportedError: The misalignment is at least 1, or the norms of neighbors may differ.
-    """
     if mechanism.shape[2] >= 1.0:
         raise UnsupportedError(
             f"misalignment must be below 1 for this bound, got {mechanism.shape[2]:g}. Use the bound exact"
@@ -217,9 +210,9 @@ EARLY = Bound(
 
 
 def log_mixed_tail(mechanism: Wishart, t: float) -> float:
-    """Return ``ln P(min(r v.y, r v'.y) <= t)``, exactly up to rounding (C11).
+    """Return ``ln P(min(r v.y, r v'.y) <= t)``, exact up to rounding (C11).
 
-    The probability is a sum of two positive terms, so no digits cancel.
+    ``v`` and ``v'`` are neighboring unit vectors, ``y`` is the release, and ``r`` is the number of degrees of freedom.
     """
     # 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))] = P(X <= t) + E[1{X > t} Phi(...)], X ~ chi2_r (C11).
     _, rank, m = mechanism.shape
@@ -230,13 +223,12 @@ def log_mixed_tail(mechanism: Wishart, t: float) -> float:
 def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
     """Return ``ln E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))]`` for ``X ~ chi2_r``.
 
-    ``r`` is ``rank``, ``m`` is ``1 - rho`` and ``spread`` is ``sqrt(1 - rho^2)``. The variable of integration is
-    ``ln v`` with ``X = t (1 + v)``. The integrand is concentrated at ``X`` close to ``t``. For a tiny ``t`` it is
-    concentrated near ``X = 1 - rho^2``, which is much larger than ``t``; hence the logarithm.
+    ``r`` is ``rank``, ``m`` is ``1 - rho`` and ``spread`` is ``sqrt(1 - rho^2)``.
     """
     import numpy as np
     from scipy import special
 
+    # X = t (1 + v), s = ln v. For a tiny t the integrand is concentrated near X = 1 - rho^2, far above t.
     def integrand(s: "Array") -> "Array":
         v = np.exp(s)
         # z = (t - rho X)/sqrt((1-rho^2) X) = sqrt(t) (m - (1-m) v)/sqrt((1-rho^2) (1+v)), dX/X = v/(1+v) ds.

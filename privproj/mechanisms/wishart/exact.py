@@ -10,10 +10,10 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def representation(mechanism: Wishart) -> PrivacyProfile:
-    """Return the exact profile of the worst pair of vectors.
+    """Return the privacy profile of the worst pair of neighboring vectors.
 
-    If the norms are equal, the worst pair is the least aligned pair that the assumption allows (C10). If they may
-    differ, the profile is an enclosure over all pairs that the assumption allows, computed numerically (C12).
+    For equal norms, the worst pair has the largest misalignment that the assumption allows (C10), and the profile is
+    exact. Otherwise, the profile has numerical upper and lower bounds, over all pairs that the assumption allows (C12).
     """
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:

@@ -1,11 +1,10 @@
 """Evaluate Theorem 1 of arXiv 2601.21719 by quantiles (C11).
 
-The privacy loss of the vector Wishart mechanism is ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` for two random variables
-``A`` and ``W`` (C9). ``A = rho + sqrt(1-rho^2) T/sqrt(r)``, where ``T`` has Student's t distribution with ``r`` degrees
-of freedom. ``W`` is chi-square with ``r + d - 1`` degrees of freedom. ``T`` is outside of its quantiles with
-probability ``delta_T``, and ``W`` is outside of its quantiles with probability ``delta_W``; the sum of both is delta.
-Within the quantiles, the bound ``quantile`` is the published bound on the loss, and ``quantile-sharp`` is the largest
-loss.
+The privacy loss of the vector Wishart mechanism is ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` for two random variables ``A``
+and ``W`` (C9). ``A = rho + sqrt(1-rho^2) T/sqrt(r)``, where ``rho`` is the cosine of neighboring vectors and ``T`` has
+Student's t distribution with ``r`` degrees of freedom. ``W`` is chi-square with ``r + d - 1`` degrees of freedom. ``T``
+and ``W`` are outside of their quantiles with probabilities ``delta_T`` and ``delta_W``, whose sum is delta. Within the
+quantiles, the bound ``quantile`` is the published bound on the loss, and ``quantile-sharp`` is the largest loss.
 """
 
 import math
@@ -28,10 +27,12 @@ QUANTILE_RTOL = 1e-12  # soundness: quantiles are moved outward by this relative
 
 @dataclass(frozen=True)
 class _Quantiles:
-    """Quantiles of the variables ``T`` and ``W`` of the privacy loss (C9).
+    """Quantiles of the Student variable ``T`` and the chi-square variable ``W``.
+
+    The privacy loss of the vector Wishart mechanism is a function of both (C9).
 
     Attributes:
-        t: ``|T|/sqrt(r)`` exceeds this number with probability ``delta_T``.
+        t: ``|T|/sqrt(r)`` exceeds this number with probability ``delta_T``, for ``r`` degrees of freedom.
         top: ``W`` exceeds this number with probability ``delta_W``.
         both: ``W`` is outside of the interval between these two numbers with probability ``delta_W``.
     """
@@ -42,9 +43,11 @@ class _Quantiles:
 
 
 def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles:
-    """Return the quantiles for ``ln delta_T`` and ``ln delta_W``, rounded outward.
+    """Return the quantiles of the two variables of the Wishart loss, rounded outward.
 
-    If one of them is too small for the quantile functions, the quantiles are infinite.
+    The Student variable is outside of its quantiles with probability ``e^log_delta_t``, and the chi-square variable
+    with probability ``e^log_delta_w``. If one of them is too small for the quantile functions, the quantiles are
+    infinite.
     """
     from scipy import special
 
@@ -65,11 +68,10 @@ def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) ->
 def largest_at_corners(
     dim: int, rank: int, log_ratio: float, log_ends: tuple[float, float], w: tuple[float, float]
 ) -> float:
-    """Return the largest privacy loss on a rectangle of ``A`` and ``W``, rounded up.
+    """Return the largest privacy loss over intervals of its two variables, rounded up.
 
-    The loss is a function of ``A`` and ``W`` (C9, for unequal norms C12). The loss is linear in ``W``. As a function of
-    ``1/A`` it is convex, or monotone if ``d + 1 < r``. So it is largest at a corner of the rectangle. The result covers
-    both cases for which neighbor has the larger norm, and is at least 0.
+    The loss of the vector Wishart mechanism is a function of two variables ``A`` and ``W`` (C9, for unequal norms C12).
+    Either neighbor may have the larger norm. The result is at least 0.
 
     Args:
         dim: The dimension ``d``.
@@ -79,6 +81,7 @@ def largest_at_corners(
         w: The two ends of the interval of ``W``.
     """
     p, q = 0.5 * (dim + 1 - rank), 0.5 * (dim + rank - 1)
+    # The loss is linear in W, and in 1/A convex, or monotone if d + 1 < r; so it is largest at a corner.
     # p ln A - q ln tau + (W/2)(tau/A - 1), tau = kappa/kappa' in both orders (C11, C12, C13).
     corners = [
         p * log_a - q * tau + 0.5 * u * math.expm1(tau - log_a)
@@ -93,17 +96,18 @@ def largest_at_corners(
 def published_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
     """Return the published bound on the privacy loss outside of two tail events.
 
-    The events are tails of the variables ``T`` and ``W`` of the loss (module docstring).
+    The loss of the vector Wishart mechanism is a function of a Student variable ``T`` and a chi-square variable ``W``.
+    The events are their tails.
 
     Args:
-        dim: The dimension ``d``.
-        rank: The degrees of freedom ``r``.
-        m: The misalignment ``1 - rho``.
+        dim: The dimension.
+        rank: The degrees of freedom of the Wishart matrix.
+        m: The misalignment, one minus the cosine of neighboring vectors.
         log_delta_t: The log of the probability of the event for ``T``.
         log_delta_w: The log of the probability of the event for ``W``.
 
     Returns:
-        The bound in nats; ``inf`` if the lower quantile of ``A`` is not above 0.
+        The bound in nats; ``inf`` if the event for ``T`` is too rare for a finite bound.
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
@@ -118,11 +122,11 @@ LossBound = Callable[[int, int, float, float, float], float]
 
 
 def split_rule(epsilon: Callable[[float | str, float], float], default: float | str, **fields: Any) -> OverRun:
-    """Return a rule from delta to epsilon that depends on how a run divides delta.
+    """Return a bound whose epsilon depends on how delta is divided between two events.
 
     Args:
-        epsilon: Called with the split and ``ln delta``; returns epsilon. A split is the share of delta for one of two
-            events, or a text if the share is optimized.
+        epsilon: A function of the split and ``ln delta`` that returns epsilon. A split is the share of delta for one
+            event, or a text if the share is optimized.
         default: The split if the run has none.
         **fields: Other fields of :class:`privproj.profiles.approximate_dp.EpsilonDeltaRule`.
     """
@@ -134,10 +138,10 @@ def split_rule(epsilon: Callable[[float | str, float], float], default: float | 
 
 
 def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
-    """Return the rule from delta to epsilon for a bound on the loss.
+    """Return the rule from delta to epsilon for a bound ``loss`` on the privacy loss.
 
-    Delta is divided between the tail events of ``T`` and ``W`` (module docstring), evenly unless the run has another
-    split. ``margin`` is the relative difference of the loss if the quantiles are moved by :data:`QUANTILE_RTOL`.
+    Delta is divided evenly between two tail events, unless the run has another split. ``margin`` is the relative error
+    of the loss due to rounding of the quantiles.
     """
     return split_rule(partial(quantile_epsilon, loss, *mechanism.shape), 0.5, margin=margin)
 
@@ -145,9 +149,9 @@ def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
 def quantile_epsilon(
     loss: LossBound, dim: int, rank: int, misalignment: float, split: float | str, log_delta: float
 ) -> float:
-    """Return epsilon at a log delta, for a bound ``loss`` on the privacy loss.
+    """Return epsilon at a log delta, for a bound ``loss`` outside of two tail events.
 
-    ``split`` is the share of delta for ``T``. If it is a text, the share is optimized.
+    ``split`` is the share of delta for the tail of the Student variable. If it is a text, the share is optimized.
     """
     if isinstance(split, float):
         # delta_T = split delta, delta_W = (1 - split) delta.
@@ -182,11 +186,10 @@ QUANTILE = Bound(
 
 
 def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the largest privacy loss within the quantiles (C11).
+    """Return the largest privacy loss outside of two tail events (C11).
 
-    The loss is a function of two variables ``A`` and ``W`` (module docstring). ``W`` is either below one upper quantile
-    or between two quantiles, whichever gives the smaller result. The misalignment of the pair is ``m``; pairs with a
-    smaller misalignment have a smaller delta (C10).
+    The events are tails of the two variables of the Wishart loss, a Student and a chi-square variable. ``m`` is the
+    misalignment of neighboring vectors; vectors with a smaller misalignment have a smaller delta (C10).
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     spread = math.sqrt(m * (2.0 - m)) * quantiles.t
