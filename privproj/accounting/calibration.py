@@ -286,14 +286,14 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
         raise InvalidParameterError("mechanism", mechanism.name, expected, f"use one of {names}")
     if vars(mechanism)[parameter] is not None:
         raise InvalidParameterError(
-            parameter, vars(mechanism)[parameter], f"omitted, because the query {quantity} computes it"
+            parameter, vars(mechanism)[parameter], "omitted", f"the query {quantity} computes it"
         )
 
 
 def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) -> None:
     """Raise an error if the run options contain a calibrated parameter."""
     for parameter in (name for name in names if name in run):
-        raise InvalidParameterError(parameter, run[parameter], f"omitted, because the query {quantity} computes it")
+        raise InvalidParameterError(parameter, run[parameter], "omitted", f"the query {quantity} computes it")
 
 
 class Search:

@@ -155,7 +155,7 @@ def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
     if query not in QUERIES:
         raise unknown_name("query", query, "query", QUERIES)
     for name in {query, *SOLVED_FOR.get(query, ())} & set(entry):
-        raise InvalidParameterError(name, _cut(entry[name]), f"omitted, because the query {query} computes it")
+        raise InvalidParameterError(name, _cut(entry[name]), "omitted", f"the query {query} computes it")
     check_keys(entry, keys_of(mechanism_type_of(entry), ("query", "mechanism", "bound", *others), query))
     return query
 

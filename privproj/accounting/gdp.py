@@ -104,7 +104,7 @@ def require_no_options(bound: str | None, options: Mapping[str, Any], what: str)
     """
     for name, value in {"bound": bound, **options}.items():
         if value is not None:
-            raise InvalidParameterError(name, value, f"omitted, because {what} already has its bounds and runs")
+            raise InvalidParameterError(name, value, "omitted", f"{what} already states its bounds and run options")
 
 
 @query_of("gdp_mu")

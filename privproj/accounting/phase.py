@@ -121,12 +121,13 @@ class Phase:
         if self.mechanism.adapts_clip:
             self.check_count()
         if relation not in bound.relations:
-            allowed = ", ".join(bound.relations)
+            implied = scheme.relations == (relation,)
             proved = (other for other in bounds_of(type(self.mechanism)) if other.status is Status.PROVED)
-            names = [other.name for other in proved if relation in other.relations]
-            better = f". The bound {names[0]} supports {relation}" if names else ""
+            remedies = [f"bound={other.name}" for other in proved if relation in other.relations][:1]
+            remedies += [] if implied else [f"relation={' or '.join(bound.relations)}"]
             raise UnsupportedError(
-                f"the bound {bound.name} is not proved under relation={relation}, only under {allowed}{better}"
+                f"the bound {bound.name} is not proved under relation={relation}"
+                f"{f', which sampling={self.run.sampling} implies' if implied else ''}. Use {', or '.join(remedies)}"
             )
         self._check_free_parameters()
         bound.check(self.mechanism)
@@ -518,7 +519,7 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
     for key in (key for key in options if key not in RunOptions.__annotations__):
         if key in TARGET_PARAMETERS:
             remedy = "give the target of the function: privproj.epsilon takes delta, and privproj.delta takes epsilon"
-            raise InvalidParameterError(key, options[key], "omitted, because this function does not take it", remedy)
+            raise InvalidParameterError(key, options[key], "omitted", remedy)
         raise unknown_name(key, options[key], "option of a run", RunOptions.__annotations__, word=key)
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:

@@ -315,7 +315,7 @@ def _check_given(kind: type[Mechanism], quantity: str, parameters: Mapping[str, 
             raise unknown_name(name, value, f"parameter of {kind.name}", allowed, word=name)
         if name in TARGETS and name not in taken and value is not None:
             raise InvalidParameterError(
-                name, value, f"omitted, because {quantity}s computes it from {' or '.join(taken)}"
+                name, value, "omitted", f"the function {quantity}s computes it from {' or '.join(taken)}"
             )
 
 

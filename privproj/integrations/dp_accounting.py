@@ -387,7 +387,7 @@ def event_of(
         run = phase_of(run, **options)
     elif options:
         raise InvalidParameterError(
-            next(iter(options)), next(iter(options.values())), "omitted, because the run already has its options"
+            next(iter(options)), next(iter(options.values())), "omitted", "the run already has its options"
         )
     if isinstance(run, Account) and run.is_adaptive:
         raise UnsupportedError(

@@ -72,7 +72,7 @@ def test_jl_clip_sigma_meets_its_target():
 
 
 def test_jl_clip_exact_rejects_several_records():
-    with pytest.raises(UnsupportedError, match=r"not proved under.*The bound any-records supports replace"):
+    with pytest.raises(UnsupportedError, match=r"not proved under.*bound=any-records"):
         privproj.epsilon(JLClip(probes=20, noise_multiplier=1.0), delta=1e-5, relation="replace")
     with pytest.raises(UnsupportedError, match="needs probes >= 3"):
         privproj.epsilon(JLClip(probes=2, noise_multiplier=1.0), delta=1e-5, bound="any-records", relation="replace")
