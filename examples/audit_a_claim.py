@@ -1,13 +1,13 @@
-"""Audit the release code of a correct claim, of a refuted claim, and of a mechanism without privacy.
+"""Audit a correct program, a program with a bug, and a mechanism without privacy.
 
-The first two audits run the release code of training with and without a canary gradient. The second audit injects a
-bug, one projection for all steps. The third audit shows that a matrix times a Wishart matrix is not private without
-added noise. An audit can refute a claim but cannot confirm one.
+The first audit runs the release code of training with and without a canary gradient. The second audit does the same
+with a bug: all steps use one projection. The third audit shows that the product of a matrix and a Wishart matrix is not
+private. An audit can refute a claimed epsilon but cannot confirm it.
 
 Needs: the extra torch.
 Run:   python examples/audit_a_claim.py
-Prints the claimed epsilon (1.060), "not refuted" for the correct code and "refuted" for the injected bug. For the
-Wishart matrix it prints an area under the ROC curve of 1, because every release distinguishes the neighboring inputs.
+Prints the claimed epsilon (1.060), "not refuted" for the correct code, and "refuted" for the code with the bug. For the
+Wishart matrix, it prints the area under the ROC curve of an attack. The area is 1, so the attack is always correct.
 """
 
 import numpy as np

@@ -1,12 +1,12 @@
 """Certify a result, save the certificate, load it and verify it.
 
-A certificate encloses delta at one epsilon in ball arithmetic. Anyone with the file can verify it without trusting its
-author. Verification proves the enclosure again from the query, at another precision.
+A certificate contains proved lower and upper bounds on delta at one epsilon. Anyone with the file can verify it without
+trusting its author, because verification proves both bounds again.
 
 Needs: the extra certify.
 Run:   python examples/certificate.py
-Prints a noise multiplier of about 0.381 and the proved enclosure of delta. It also prints that the saved certificate
-holds (True) and that an altered certificate does not (False).
+Prints a noise multiplier of about 0.381 and the proved bounds on delta. It also prints that the saved certificate holds
+(True) and that an altered certificate does not (False).
 """
 
 import tempfile

@@ -1,13 +1,14 @@
 """Compute the epsilon of a LoRA fine-tuning run from the layer sizes of a model.
 
-Each step clips the gradients of the full weight matrices, adds noise, and projects the sum with fresh projections. The
-script compares joint clipping, per-layer clipping and the same noise without a projection. If your run clips the
-gradients of the LoRA factors instead, only the last epsilon applies.
+Each step clips the gradients of the full weight matrices, adds noise, and projects the sum with fresh projections
+(mechanism M2). The script prints epsilon for one clipping norm (joint clipping), for one clipping norm per layer, and
+for the same noise without a projection (DP-SGD). If your run clips the gradients of the LoRA factors instead, only the
+epsilon of DP-SGD applies.
 
 Needs: no extra.
 Run:   python examples/lora_epsilon.py
-Prints the adapted layers, epsilons of about 0.91 (joint clipping), 0.75 (per-layer clipping) and 382 (no projection),
-and the requirements of the second epsilon.
+Prints the adapted layers, the requirements of per-layer clipping, and epsilons of about 0.91 (joint clipping), 0.75
+(per-layer clipping) and 382 (DP-SGD, which needs a larger noise multiplier).
 """
 
 import privproj

@@ -1,8 +1,8 @@
 """Fine-tune a LoRA model of PEFT privately, with your own training loop.
 
 The model is a tiny Llama with random weights, so nothing is downloaded. Each private record is a short text that starts
-at a random token and counts upwards. The algorithm "m2" trains the weights below the adapters, with fresh projections
-to the rank of each adapter. The algorithm "lora-fa" trains the B factors of the adapters.
+at a random token and counts upwards. The algorithm "m2" trains the full weight matrices with random projections. To
+train the B factors of the LoRA adapters instead, set ALGORITHM to "lora-fa".
 
 Needs: the extras torch and peft.
 Run:   python examples/private_finetuning.py

@@ -1,14 +1,14 @@
 """Compare two ways of private linear regression: a sketch of the data, and Gaussian noise on X^T X.
 
 Least squares needs only the matrix X^T X, where the columns of X are the features and the target. The first way
-estimates X^T X from one private sketch. The second way adds Gaussian noise to X^T X.
+estimates X^T X from one private sketch of X. The second way adds Gaussian noise to X^T X.
 
 Needs: the extra torch (for scikit-learn and its datasets).
 Run:   python examples/private_regression.py
 Prints the mean squared error on test records divided by the variance of the target, for both ways and three epsilons.
 
-The script treats the ranges of the features as public. It is a comparison and not a release: the random numbers of
-numpy are predictable, and floating-point noise is not exactly Gaussian.
+Do not use the script on private data: its random numbers are predictable, and it treats the ranges of the features as
+public.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Evaluate a small grid of queries and plot the results.
 
-The script computes the epsilon of a run for several ranks and noise multipliers, and plots one curve for each noise
-multiplier. For grids that take hours, use `privproj sweep`, which writes a table and can resume an interrupted sweep.
+The script computes the epsilon of a run with M2 for several ranks and noise multipliers. It plots one curve for each
+noise multiplier. For large grids, use `privproj sweep`, which can resume an interrupted computation.
 
 Needs: the extra plot.
 Run:   python examples/sweep_to_plot.py [FILE]   (default: sweep.png in a temporary folder)

@@ -5,8 +5,8 @@ of the whole dataset.
 
 Needs: no extra.
 Run:   python examples/with_dp_accounting.py
-Prints the epsilon of each part and of the whole run (about 0.72, less than the sum of the parts). dp-accounting bounds
-its discretization error but not its rounding error. privproj.schedule composes with a proved error bound.
+Prints the epsilon of each part and of the whole run (about 0.72). The accountant of dp-accounting has no proved bound
+on its rounding errors. For proved bounds, compose the run with privproj.schedule.
 """
 
 from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
