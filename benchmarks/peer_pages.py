@@ -15,42 +15,37 @@ PAGE = """\
 
 # Benchmarks
 
-**Time.** For one release, privproj computes epsilon in {one_least} to {one_most}. For DP-SGD, privproj takes {run} for
-1000 steps and {long_run} for 1e9 steps. The command `privproj epsilon` takes {command} for one Gaussian release and
-{command_run} for DP-SGD, including the start of Python.
-
-**DP-SGD by other tools.** The PLD accountant of dp-accounting is about as accurate as privproj, and takes {pld}
-times as long as privproj. prv-accountant takes {prv} times as long as privproj, and its epsilon is {prv_error}
-too large. The epsilon of the RDP accountants of dp-accounting and Opacus is {rdp_error} too large.
-
-**One Gaussian release by scipy.** A few lines of scipy are faster and have a smaller error than privproj, but their
-epsilon can be too small. The epsilon of privproj is never too small.
-
-**Bounds.** In each run of our [comparison of bounds](#tightness-of-the-bounds), the default bound of a mechanism has
-the smallest epsilon of all bounds with the same assumptions.
+* **Time of one release.** privproj computes epsilon in {one_least} to {one_most}.
+* **Time of a DP-SGD run.** privproj computes epsilon in {run} for 1000 steps and in {long_run} for 1e9 steps.
+* **Time of a command.** `privproj epsilon` for DP-SGD takes {command_run}, including the start of Python.
+* **PLD accountant of dp-accounting.** For DP-SGD, it is about as accurate as privproj, and takes {pld} times as long.
+* **prv-accountant.** For DP-SGD, its epsilon is {prv_error} too large, and it takes {prv} times as long as privproj.
+* **RDP accountants of dp-accounting and Opacus.** For DP-SGD, their epsilon is {rdp_error} too large.
 
 ## Time and memory of a query
 
-The table shows the median CPU time of several calls with different parameters, with one thread on a machine with
-{cores} cores. For a Python function, memory is the additional memory of the call. For a command, memory is the
-memory of the process.{load}
+The table shows the median CPU time of several calls, with one thread on a machine with {cores} cores. The memory of a
+Python function is the additional memory of the call. The memory of a command is the memory of the whole
+process.{load}
 
 {speed}
 
-CPU time grows linearly with the number of phases of a run, the number of rows in a call of `epsilons`, and the number
-of layers with separate clipping norms. CPU time hardly depends on the number of steps, or on the number of layers with
-a joint clipping norm.
+CPU time grows linearly with the number of phases of a run, and with the number of rows in a call of `epsilons`. With
+per-layer clipping, CPU time grows linearly with the number of layers. CPU time hardly depends on the number of steps.
 
 `privproj sweep` computes {sweep_rows:,} values of delta for M2 in {sweep_cpu:.1f} s of CPU time with
 {sweep_mib:.0f} MiB of memory.
 
 ## Other tools
 
-z is the noise multiplier, q the sampling rate, T the number of steps, d the dimension and r the rank. Delta is 1e-5.
-`-` means that the tool has no function for the query. "{fails}" means an error, more than {timeout} s or more than
-8 GiB.{quick}
+The tables compare privproj with other tools at delta 1e-5. In the queries, z is the noise multiplier, q the sampling
+rate, T the number of steps, d the dimension and r the rank.
 
-The first table shows the CPU time of the fastest of several calls.
+A cell with `-` means that the tool has no function for the query. "{fails}" means an error, more than {timeout} s or
+more than 8 GiB.{quick}
+
+The first table shows the CPU time of the fastest of several calls. dp-accounting PLD uses the discretization interval
+1e-4, and prv-accountant the error tolerance 0.01 in epsilon.
 
 {peer_times}
 
@@ -58,43 +53,43 @@ The second table shows the relative error of epsilon or sigma. If the error is p
 
 {peer_errors}
 
-For Gaussian and M2, the errors are relative to a value by mpmath. For DP-SGD, they are relative to the middle of the
-narrowest interval that privproj proves. The column *reference* is the relative half width of this interval. Ignore
-differences between tools that are smaller than this half width.
+The exact values for Gaussian and M2 are computed by mpmath. For DP-SGD, the exact value is not known, so privproj
+proves an interval that contains it. The errors are relative to the middle of this interval, and the column *reference*
+is the relative half width of the interval. Ignore differences between tools that are smaller than the half width.
 
-The PLD accountants use a grid of 1e-4, and prv-accountant a tolerance of 0.01 in epsilon. For a DP-SGD run, privproj
-uses at most {mib} MiB of memory, dp-accounting PLD up to {pld_mib} MiB, and prv-accountant up to {prv_mib} MiB.
+The scipy functions are a few lines of floating-point arithmetic without control of rounding errors. Their epsilon can
+be slightly too small. The epsilon of privproj is never too small.
 
 Versions: {versions}.
 
 ## Large epsilons
 
-The table shows results of two queries for DP-SGD with sampling rate 0.01, 1000 steps and delta 1e-6: epsilon at noise
-multiplier 0.05, and the noise multiplier for epsilon 1000. For epsilon 1000, the RDP accountants need {more_noise} more
-noise than privproj. The CPU time is in parentheses.{large_load}
+The table shows two queries for DP-SGD with sampling rate 0.01, 1000 steps and delta 1e-6. The first query computes
+epsilon at noise multiplier 0.05. The second query computes the noise multiplier for epsilon 1000. The CPU time is in
+parentheses.{large_load}
 
 {large}
 
 ## Tightness of the bounds
 
-*Smallest epsilon* is the smallest epsilon of all bounds of the mechanism, at delta 1e-5. *Ratio* is the epsilon of a
-bound, divided by the smallest epsilon. A star marks a bound that needs an assumption on the data. Compare such a bound
-only with bounds under the same assumption. z is the noise multiplier, q the sampling rate, d the dimension and r the
-rank. [Notation](notation.md#projections) defines gamma and misalignment.
+The table compares the [bounds](bounds/README.md) of each mechanism at delta 1e-5. The column *ratio of each bound*
+contains the epsilon of each bound, divided by the smallest epsilon of all bounds.
+
+A star marks a bound that needs an assumption on the data. Compare such a bound only with bounds under the same
+assumption. In the runs, z is the noise multiplier, q the sampling rate, d the dimension and r the rank.
+[Notation](notation.md#projections) defines gamma and misalignment.
 
 {tight}
 
-[How far is epsilon from the truth?](lower-bounds.md) compares the default bounds with lower bounds.
+In each run of the table, the default bound has the smallest epsilon of all bounds with the same assumptions.
+[How far is epsilon from the truth?](lower-bounds.md) compares default bounds with lower bounds.
 
 ## Balls-in-bins
 
-For [balls-in-bins](explain.md#balls-in-bins) sampling, privproj and PLD_accounting 2.0 compute a lower and an upper
-bound on epsilon. The interval of privproj is 3 to 79 times narrower than the interval of PLD_accounting. privproj takes
-0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s. The upper bound of random_allocation 1.0.5 is 11 % to 69 %
-larger than the upper bound of privproj.
-
-The table shows epsilon for Gaussian runs with noise multiplier z and t batches per epoch. The last column is the
-epsilon of Poisson sampling at rate 1/t, computed by dp-accounting 0.6.0.
+The table shows the epsilon of Gaussian runs with [balls-in-bins](explain.md#balls-in-bins) sampling. z is the noise
+multiplier, and t is the number of batches per epoch. privproj and PLD_accounting 2.0 compute a lower and an upper bound
+on epsilon. random_allocation 1.0.5 computes an upper bound. The last column is epsilon for Poisson sampling at rate
+1/t, computed by dp-accounting 0.6.0.
 
 | run | privproj | PLD_accounting | random_allocation | dp-accounting, Poisson |
 | --- | --- | --- | --- | --- |
@@ -102,8 +97,7 @@ epsilon of Poisson sampling at rate 1/t, computed by dp-accounting 0.6.0.
 | z 0.8, t 200, 1 epoch, delta 1e-5 | 0.91218 to 0.91386 | 0.89988 to 0.92939 | 1.3864 | 0.9878 |
 | z 1, t 100, 20 epochs, delta 1e-5 | 2.4481 to 2.4525 | 2.4107 to 2.4954 | 2.7158 | 2.5839 |
 
-In the eleven runs of `python benchmarks/balls_in_bins.py`, the width of the interval of privproj is at most 0.32 % of
-its upper end.
+In five such runs, privproj takes 0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s.
 
 ## Measure again
 
@@ -221,11 +215,6 @@ def too_large(jobs, *tools):
     return f"{min(errors):.1g} % to {max(errors):.2g} %"
 
 
-def peak(jobs, tool):
-    """Return the largest memory of a tool for DP-SGD in MiB."""
-    return f"{max(row['peak_mib'] for row, _ in composed_rows(jobs, tool)):.0f}"
-
-
 def large_table(queries):
     """Return the results for large epsilons: a row for each tool, with the value and its time, or why it fails."""
     tools = next(iter(queries.values()))
@@ -257,7 +246,6 @@ def document(results, speed, sweeps, large):
         one_least=shown(min(one)), one_most=shown(max(one)),
         run=shown(works["warm: DP-SGD epsilon, T 1000"]["seconds"]),
         long_run=shown(works["warm: DP-SGD epsilon, T 1e+09"]["seconds"]),
-        command=shown(works["cold: epsilon gaussian"]["seconds"]),
         command_run=shown(works["cold: epsilon gaussian, DP-SGD"]["seconds"]),
         pld=slower(jobs, "dp-accounting PLD"), prv=slower(jobs, "prv-accountant"),
         prv_error=too_large(jobs, "prv-accountant"), rdp_error=too_large(jobs, "dp-accounting RDP", "Opacus RDP"),
@@ -266,7 +254,6 @@ def document(results, speed, sweeps, large):
         fails=FAILS, timeout=results["timeout"],
         peer_times=peer_table(jobs, "CPU time in ms", milliseconds),
         peer_errors=peer_table(jobs, "relative error", lambda row: f"{row['error']:+.0e}", reference=uncertainty),
-        mib=peak(jobs, "privproj"), pld_mib=peak(jobs, "dp-accounting PLD"), prv_mib=peak(jobs, "prv-accountant"),
         versions=", ".join(" ".join(pair) for pair in results["versions"].items()),
         large=large_table({title: large["queries"][title] for title in LARGE}),
         more_noise=more_noise(large["queries"]),
