@@ -21,7 +21,7 @@ records with parallel contributions (the mixture of Gaussians of arXiv 2401.1029
 a Gaussian with the same ``D_1`` at one epsilon. The best of a few such ``m`` is used at each loss.
 
 Let ``E_j(y) = D_j(y) - max(0, 1 - e^y)`` be the excess of ``D_j``, and ``E(t)`` that of the step in the remove
-direction at ``t = e^eps``. With ``E_j(-y) = e^-y D_j(y)`` (C1) the two inequalities give ``E``, without a difference of
+direction at ``t = e^eps``. With ``E_j(-y) = e^-y E_j(y)`` (C1) the two inequalities give ``E``, without a difference of
 large numbers:
 
     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, 1 - r_j)]     for t >= 1,
