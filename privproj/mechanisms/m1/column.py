@@ -384,7 +384,7 @@ def _residual_published(mechanism: M1) -> OverRun:
 
 RESIDUAL_PUBLISHED = Bound(
     name="residual-published",
-    summary="published bound if one record changes one column of the projected matrix; wrong unless others are zero",
+    summary="published bound if one record changes one column of the projected matrix; wrong unless the others are 0",
     formula="eps of wishart quantile at (d-k, r-k)",
     source="arXiv 2601.21719, Lemma 2",
     proof="C13",
