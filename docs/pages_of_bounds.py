@@ -30,43 +30,37 @@ PAGES = DOCS / "bounds"
 HEADER = "<!-- Written by docs/build.py from the registry and docs/notes.toml: edit those. -->\n"
 
 MEANING = {
-    Status.PROVED: "There is a complete proof. It needs no assumption on the data beyond the stated sensitivity.",
-    Status.CONDITIONAL: "There is a complete proof under the assumptions on the data that are listed below.",
-    Status.ASYMPTOTIC: "The source does not state a constant, so no number follows. privproj does not support this "
-    "bound (exit code 3).",
-    Status.REFUTED: "There is a counterexample. privproj does not support this bound (exit code 3). With "
-    "`--allow-refuted`, privproj evaluates the formula if there is one and marks the number as no guarantee.",
+    Status.PROVED: "There is a complete proof, which needs no assumption on the data.",
+    Status.CONDITIONAL: "There is a complete proof under the assumptions on the data that this page lists.",
+    Status.ASYMPTOTIC: "The source does not state a constant, so privproj prints no number (exit code 3).",
+    Status.REFUTED: "There is a counterexample, so privproj prints no number (exit code 3).",
 }
 COMPOSES = {
-    "closed": "The privacy profile of several releases with fresh randomness has a closed form.",
-    "PrivacyProfile": "privproj composes a privacy loss distribution that dominates the release. The result includes "
-    "bounds on all numerical errors ([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
-    "TailLevelsCurve": "The privacy loss of one release is the sum of two independent losses. privproj composes them "
-    "like two releases, by privacy loss distributions ([C13](../proofs.md#c13)).",
+    "closed": "Delta of several releases has a closed form.",
+    "PrivacyProfile": "privproj composes privacy loss distributions. The result includes bounds on all numerical "
+    "errors ([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
+    "TailLevelsCurve": "privproj composes the two independent privacy losses of a release like two releases, by "
+    "privacy loss distributions ([C13](../proofs.md#c13)).",
     "RenyiCurve": "Renyi divergences of the same order add. The sum is converted to epsilon at the best order.",
-    "BestCurve": "Each of the two Renyi curves is composed on its own. privproj reports the smaller epsilon.",
-    "ConcentratedCurve": "The values of rho add, and the conversion to epsilon has a closed form.",
-    "ComposedRule": "The bound gives one pair (epsilon, delta) at a time. privproj reports the smaller result of basic "
-    "composition and of advanced composition with optimized slack.",
-    "GoodEventCurve": "The failure probability in the theorem is added to delta. Without a failure, the run is a "
-    "Gaussian run, which privproj composes in closed form or by privacy loss distributions.",
+    "BestCurve": "privproj composes each of the two Renyi curves, and reports the smaller epsilon.",
+    "ConcentratedCurve": "The values of rho add. The conversion to epsilon has a closed form.",
+    "ComposedRule": "For several releases, privproj uses basic and advanced composition, and reports the smaller "
+    "epsilon.",
+    "GoodEventCurve": "The formula above covers a run. privproj composes its Gaussian part in closed form or by "
+    "privacy loss distributions.",
     "single": "The bound covers one release only.",
-    "nothing": "There is no formula to compose.",
 }
-CERTIFIED = {
-    False: "`privproj certify` does not support this bound.",
-    True: "`privproj certify` [supports](../certificates.md#what-can-be-certified) this bound.",
-}
+CERTIFIED = "`privproj certify` [supports](../certificates.md#what-can-be-certified) this bound."
 
 
-ABOUT_ASSUMPTIONS = "The numbers are examples. The output states the numbers of your query."
+ABOUT_ASSUMPTIONS = "privproj prints the assumptions with your numbers."
 EITHER_GAMMA = (
-    "With `--gamma`, the assumptions `eigenvalue-floor`, `sensitivity` and `frobenius-norm` do not apply. Without "
-    "`--gamma`, they apply instead of the eigenvalue ratio."
+    "The assumption on the eigenvalue ratio applies if you pass `--gamma`. The other assumptions on eigenvalues and "
+    "norms apply if you do not."
 )
-ABOUT_REQUIREMENTS = (
-    "A run with sampling or several steps has further requirements. `privproj epsilon -v` prints all of them."
-)
+ABOUT_REQUIREMENTS = "`privproj epsilon -v` also prints the requirements of sampling and of several steps."
+COVERED = "The counterexample does not cover the parameters of the example."
+REFUTED_FORMULA = "With `--allow-refuted`, privproj prints the number and marks it `NOT A GUARANTEE`."
 
 
 @cache
@@ -149,7 +143,7 @@ def assumptions(bound: Bound) -> str:
     stated = f"{before}{bullets(lines)}\n\n{ABOUT_ASSUMPTIONS}{either}" if lines else "None."
     if bound.of_group is None:
         return stated
-    return f"{stated} With `--group-size K`, one user contributes at most K records, each clipped separately."
+    return f"{stated} `--group-size K` assumes that one user contributes at most K records, each clipped separately."
 
 
 def requirements(bound: Bound) -> str:
@@ -157,6 +151,11 @@ def requirements(bound: Bound) -> str:
     lines = [f"`{short_name(text)}`: {text.rstrip('.')}." for text in bound.requirements(bound.mechanism)]
     stated = bullets(lines) if lines else "None beyond the sensitivity of the query."
     return f"{stated}\n\n{ABOUT_REQUIREMENTS}"
+
+
+def has_formula(bound: Bound) -> bool:
+    """Return whether the bound has a formula that can be evaluated."""
+    return kind(bound) != "nothing"
 
 
 def kind(bound: Bound) -> str:
@@ -224,19 +223,24 @@ def links(claims: list[str]) -> str:
 
 
 def status(bound: Bound) -> str:
-    """Return the status, its meaning, and the reason if the bound is refuted."""
+    """Return the status, its meaning, and the reason if the bound is refuted and has no note about the proof."""
     meaning = f"Status: `{bound.status}`. {MEANING[bound.status]}"
     if bound.status not in GUARANTEES:
-        return f"{meaning}\n\nReason: {bound.reason}."
+        more = [COVERED] if has_formula(bound) and "--allow-refuted" not in bound.example else []
+        more += [REFUTED_FORMULA] if has_formula(bound) else []
+        reason = [] if "proof" in note(bound) else [f"\n\nReason: {bound.reason}."]
+        return " ".join([meaning, *more, *reason])
     if bound.status is Status.PROVED and assumption_lines(bound):
-        return f"{meaning} With `--change-rank`, privproj reports the bound as conditional."
+        return f"{meaning} With `--change-rank`, it needs one, and privproj prints `conditional`."
     return meaning
 
 
 def source(bound: Bound) -> str:
-    """Return the source of a bound, or the argument of a theorem of privproj."""
+    """Return the source of a bound, without the argument of a theorem of privproj unless it names a paper."""
     own, _, argument = bound.source.partition(": ")
-    return f"Source: {own} ({argument})." if own == "privproj" else f"Source: {bound.source}."
+    if own != "privproj":
+        return f"Source: {bound.source}."
+    return f"Source: {own} ({argument})." if "arXiv" in argument else f"Source: {own}."
 
 
 def theorem(bound: Bound) -> str:
@@ -251,10 +255,8 @@ def release(bound: Bound) -> str:
 
 
 def projection(bound: Bound) -> str:
-    """Return notes on fixed projections and on the option ``--split``."""
-    reuse = "One projection may be used for all releases." if "fixed-projection" in bound.supports else ""
-    split = "`--split` sets how delta is divided between two events." if "split" in bound.supports else ""
-    return " ".join(filter(None, (reuse, split)))
+    """Return a note on fixed projections."""
+    return "One projection may be used for all releases." if "fixed-projection" in bound.supports else ""
 
 
 def composition(bound: Bound) -> str:
@@ -268,7 +270,7 @@ def composition(bound: Bound) -> str:
                 f"Composition: {COMPOSES[kind(bound)]}",
                 subsampling(bound),
                 projection(bound),
-                f"Certificate: {CERTIFIED[ball_entry(bound) is not None]}",
+                f"Certificate: {CERTIFIED}" if ball_entry(bound) is not None else "",
             ),
         )
     )
@@ -286,14 +288,17 @@ def page(bound: Bound) -> str:
     full = f"Full proof: {claims}." if claims else f"Full proof: {bound.source}."
     proof = "\n\n".join([*([notes["proof"].strip()] if "proof" in notes else []), full])
     is_guarantee = bound.status in GUARANTEES
+    uses = {
+        "Requirements on the program": requirements,
+        "Assumptions on the data": assumptions,
+        "Composition and sampling": composition,
+    }
     parts = {
-        "Example": example(bound),
-        "Release": release(bound),
-        "Theorem" if is_guarantee else "Claim": theorem(bound),
         **({"When to use it": notes["when"].strip()} if "when" in notes else {}),
-        "Requirements on the program": requirements(bound),
-        "Assumptions on the data": assumptions(bound),
-        "Composition and sampling": composition(bound),
+        "Release": release(bound),
+        **({"Example": example(bound)} if has_formula(bound) else {}),
+        "Theorem" if is_guarantee else "Claim": theorem(bound),
+        **({head: write(bound) for head, write in uses.items()} if has_formula(bound) else {}),
         "Proof" if is_guarantee else "Why the claim is not a guarantee": proof,
     }
     title = f"# {bound.mechanism.name}: {bound.name}\n\n{bound.summary[0].upper()}{bound.summary[1:]}."
