@@ -148,8 +148,9 @@ def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool =
 def remaining_command(file: str, epsilon: float, delta: float, json: bool, verbose: bool) -> int:
     """Print how much of a budget a run file has spent, and how many more steps fit.
 
-    Phases with `planned = true` have not happened yet. Each of them is compared with the budget after all phases that
-    are done and all planned phases before it. If no phase is planned, the last phase is the pattern of further steps.
+    Phases with `planned = true` have not happened yet. All other phases are completed. privproj adds the planned phases
+    to the completed ones in the order of the file, and compares each sum with the budget. If no phase is planned,
+    privproj prints how many more steps like those of the last phase fit.
 
     \b
     Example:

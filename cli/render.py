@@ -478,10 +478,11 @@ def run_text(
 GDP_NOTES = (
     "delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon. G_mu is the privacy profile of mu-GDP.",
     "f(a) >= g(a) - slack at every false positive rate a. f is the smallest false negative rate of an attack, and g is "
-    "the trade-off function of mu-GDP. The slack is not needed if both error rates, a and g(a), are at least the "
-    "printed rate (column exact_from).",
+    "the trade-off function of mu-GDP. The slack can be dropped if a and g(a) are at least the rate in the column "
+    "exact_from.",
     "regret: for every prior, mu-GDP overstates the success probability of an attack by at most this much, compared "
-    "with the bound. 0 means no loss.",
+    "with the bound.",
+    "mu is rounded up to four digits.",
 )
 
 

@@ -134,8 +134,8 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     option("--steps", "Number of training steps.", metavar="T2", required=True, type=COUNT),
     option(
         "--budget",
-        "joint: scale the noise until both stages together meet the target. split: each stage meets its share.  "
-        "[default: joint]",
+        "joint: scale the noise of both stages by one factor until both together meet the target. split: each stage "
+        "meets its share.  [default: joint]",
         type=OneOf(["joint", "split"]),
     ),
     option("--public", "Declare that the subspace comes from public data.", is_flag=True),
@@ -159,8 +159,9 @@ def dp_sft_command(
     options |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
     schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
     result = schedule.epsilon(delta=options["delta"])
-    share = f"each stage meets its share of epsilon {options['epsilon']:g}; both together have the epsilon above"
-    notes = {"budget": share} if budget == "split" else {}
+    share = options["share"] or 0.75
+    parts = [f"epsilon {part * options['epsilon']:g} and delta {part * options['delta']:g}" for part in (share, 1 - share)]
+    notes = {"budget": f"{parts[0]} for the subspace, {parts[1]} for the training"} if budget == "split" else {}
     return show_run(result, schedule, output, json, verbose, calibrated=True, notes=notes)
 
 

@@ -189,7 +189,8 @@ def dp_sft(
         delta: The delta of the whole run, above 0 and below 1.
         sampling_rate: The Poisson sampling rate of both stages, above 0 and at most 1.
         steps: The number of steps of the search and of the training.
-        share: The share of epsilon and delta for the search, above 0 and below 1.
+        share: The share of epsilon and delta for the search, above 0 and below 1. With the budget "joint", it sets the
+            ratio of the two noise multipliers.
         budget: How the two stages share the target. With "split", the search gets ``share`` and the training
             ``1 - share`` of epsilon and delta, by basic composition. With "joint", the two noise multipliers of the
             split are scaled by one common factor, so that the joint composition just meets the target.

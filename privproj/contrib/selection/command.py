@@ -39,6 +39,7 @@ def selection_text(result: Result, verbose: bool = False) -> str:
     trials: Any = result.run["selection"]
     numerics: Any = result.numerics
     shape = f" (shape {trials['shape']:g}, success probability {trials['gamma']:.6g})" if "gamma" in trials else ""
+    shape = shape.replace("shape 1, ", "").replace("shape 0, ", "")  # geometric and logarithmic
     mean = f"{trials['distribution']} distribution with mean {trials['expected_trials']:g}"
     text = f"a random number of runs, {mean}{shape}"
     epsilons = [f"epsilon {round_outward(numerics[key])} {of}" for key, of in COMPARISONS.items() if key in numerics]

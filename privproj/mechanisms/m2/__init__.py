@@ -185,7 +185,8 @@ class M2(ClippedSum):
     layers: tuple[Layer, ...] = parameter(
         LAYERS,
         "N layers, projected from dimension D to rank R; M is the other dimension of their weight matrices. DxD means "
-        "not projected. SHARE is their share of C^2 for per-layer clipping. Repeat the option for other shapes.",
+        "not projected. SHARE is the share of C^2 that these N layers have together (per-layer clipping). Repeat the "
+        "option for other shapes.",
         "DxR[xN][:M][@SHARE]",
         default=(),
         key="layer",

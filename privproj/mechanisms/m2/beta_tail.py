@@ -251,7 +251,7 @@ BETA_TAIL = Bound(
 
 BETA_TAIL_SHARP = Bound(
     name="beta-tail-sharp",
-    summary="the bound beta-tail, improved by the exact delta of the Gaussian mechanism",
+    summary="a smaller form of the bound beta-tail, by the exact delta of the Gaussian mechanism",
     formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
     **_fields_of(sharp=True),

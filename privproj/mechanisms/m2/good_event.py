@@ -35,7 +35,7 @@ GOOD_EVENT = Bound(
 
 GOOD_EVENT_Q = Bound(
     name="good-event-q",
-    summary="the bound good-event, improved for Poisson sampling",
+    summary="a smaller form of the bound good-event for Poisson sampling",
     formula="delta = T q k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="privproj: arXiv 2601.21719, Appendix F.2, with the failure inside the sampled branch",
     # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).

@@ -95,7 +95,7 @@ class Sketch(Mechanism):
         SIZE, "Learning rate times smoothness (lora-by-design).", "EB", is_rare=True
     )
     enforced: bool = flag(
-        "Declare that clipping enforces both norms. Without an eigenvalue floor, no assumption remains."
+        "Declare that clipping enforces --frobenius-bound and --sensitivity, so that they are not assumptions."
     )
     fixed_projection: bool = flag("Use one sketching matrix for all steps.")
 

@@ -53,13 +53,14 @@ def lora_noise(
     not a privacy guarantee.
 
     Args:
-        entry: ``q_i``, the entry of the row, of absolute value at most ``row_norm``.
-        row_norm: ``|q|_2``, the Euclidean norm of the row, above 0 and up to 1e100.
+        entry: ``q_i``, an entry of the gradient row ``q``, of absolute value at most ``row_norm``.
+        row_norm: ``|q|_2``, the Euclidean norm of ``q``, above 0 and up to 1e100.
         rank: ``r``, the number of rows of ``A``, at least 1.
-        initialization: The distribution of the entries of ``A``: "gaussian" or "uniform" (Kaiming, where ``v = 2/m``).
-        variance: ``v``, above 0 and up to 1e100; by default ``1/r``, which makes the mean 0.
-        row_sum: ``|q|_1``, the sum of the absolute values of the entries, at least ``row_norm``; needed for
-            ``rank_rate``.
+        initialization: The distribution of the entries of ``A``: "gaussian" or "uniform" (as in LoRA's initialization).
+        variance: ``v``, the variance of the entries of ``A``, above 0 and up to 1e100; by default ``1/r``, which makes
+            the mean 0.
+        row_sum: ``|q|_1``, the sum of the absolute values of ``q``, at least ``row_norm``; needed only for the distance
+            to a Gaussian.
 
     Returns:
         A record with ``mean``, ``variance``, ``warning`` and ``rank_rate``. The total-variation distance of the entry

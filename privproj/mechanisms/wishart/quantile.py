@@ -202,7 +202,7 @@ def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w
 
 QUANTILE_SHARP = Bound(
     name="quantile-sharp",
-    summary="the bound quantile, improved by an exact maximum of the privacy loss",
+    summary="a smaller form of the bound quantile, by an exact maximum of the privacy loss",
     formula="eps = max over A in [a_-, a_+] and W within its quantiles of (d+1-r)/2 ln A + (W/2)(1/A - 1)",
     source="privproj, from the proof of arXiv 2601.21719, Theorem 1",
     proof="C11",
