@@ -34,20 +34,20 @@ TEXT = """\
 
 # Results against mpmath
 
-This page compares {compared} results of privproj, mostly epsilons and deltas, with reference values. Independent
-implementations in mpmath (`privproj/reference`) compute the reference values with 14 to 50 digits.
+This page compares {compared} results of privproj, mostly epsilons and deltas, with reference values. The reference values
+have 14 to 50 digits and come from independent implementations in mpmath (`privproj/reference`).
 
 **All {compared} results are on the safe side of the reference value**: upper bounds are not below the reference value,
-and lower bounds are not above it. The relative error is at most {error}, except for two Renyi bounds of `sketch`
-(`rdp-best` and `rdp-tight`) at deltas below 1e-300. Their relative error is at most {loose}.
+and lower bounds are not above it.
+
+The relative error is the distance between result and reference value, divided by the reference value. For a delta below
+1e-290, it is the relative error of log(delta). The relative error is at most {error}, except for two Renyi bounds of the
+mechanism `sketch` (`rdp-best` and `rdp-tight`) at deltas below 1e-300: at most {loose}.
 
 {table}
 
-The relative error is the distance between result and reference value, divided by the reference value. For a delta below
-1e-290, the table shows the relative error of the logarithm of delta.
-
-{missing} other cases are not compared, because mpmath needs more than {seconds} s, or because no finite value
-exists. `python benchmarks/reference_suite.py --write` repeats the comparison.
+`python benchmarks/reference_suite.py --write` repeats the comparison. {missing} other cases are not compared, because
+mpmath needs more than {seconds} s, or because no finite value exists.
 """
 TITLES = {"rule": "composition of (epsilon, delta)"}
 LOOSE = ("sketch.rdp-best", "sketch.rdp-tight")  # Renyi curves, loose near their last order

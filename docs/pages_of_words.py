@@ -26,7 +26,8 @@ OBVIOUS = (
     "meaning", "warning", "error", "noise", "formula, reason, example, summary", "trained, wrote, time", "epoch", "ok",
     "AUC", "not_converged", "precision_limit", "published", "confidence", "composer", "mpmath",
     "certified", "fixed plan", "batches", "run", "steps", "neighbors", "not a guarantee", "sampling",
-    "algorithm, noise, size, ranking", "dp-sgd", "sampling rate", "comparison", "budget", "plan",
+    "algorithm, noise, size, ranking", "dp-sgd", "sampling rate", "comparison", "budget", "plan", "not used",
+    "none", "bound", "numerics", "event", "m2 per-layer",
 )  # fmt: skip
 
 EXPLAIN = """# Output and exit codes
@@ -41,8 +42,9 @@ This page defines the terms that privproj introduces, or uses in a narrow sense.
 REQUIREMENTS = """# Requirements and assumptions
 
 A number that privproj prints holds only if your program meets the requirements and your data meet the assumptions.
-privproj cannot check these conditions. The output line `requires` names the requirements, and the output line `assumes`
-states the assumptions. Below, the sensitivity is the clipping norm C, or 2C under the relation replace."""
+privproj cannot check these conditions. The output names the requirements in the line `requires`, and states the
+assumptions in the line `assumes`. On this page, the sensitivity is the clipping norm C, or 2C under the relation
+replace."""
 PUBLISHED = """# Published methods
 
 This table names the [mechanism](how-to-choose.md#1-mechanism) of privproj for each published training method. Check the

@@ -40,10 +40,10 @@ class Requirement(RequirementText):
     )
     BALLS_IN_BINS_SAMPLING = (
         "balls-in-bins-sampling",  # C25
-        "In each epoch, the loader puts each record into one batch, chosen uniformly at random (with "
-        "--batches-per-record K, into K different batches). The assignment is secret, and independent of other "
-        "records and other epochs. For an empty batch, the program releases noise only. The program divides the sums "
-        "of gradients by a public constant.",
+        "In each epoch, the loader puts each record into one batch, chosen uniformly at random. With "
+        "--batches-per-record K, the loader puts each record into K different batches. The assignment is secret, and "
+        "independent of other records and other epochs. For an empty batch, the program releases noise only. Sums of "
+        "gradients are divided by a public constant.",
     )
     FIXED_POSITIONS = (
         "fixed-positions",  # C17: under add-remove every later batch would shift
@@ -52,9 +52,9 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "The number of records is private. The sampling rate, the number of steps and the divisor of the sums are "
-        "computed from a public estimate of this number. (Under the relations zero-out and replace, the number of "
-        "records is public, and this is not required.)",
+        "The sampling rate, the number of steps and the divisor of the sums are computed from a public estimate of the "
+        "number of records. Under add-remove, the exact number is private. Under zero-out and replace, it is public, "
+        "and may be used.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26
@@ -62,12 +62,11 @@ class Requirement(RequirementText):
     )
     ONE_RECORD_PER_USER = (
         "one-record-per-user",  # a group size is an assumption on the data instead
-        "Each user has one record. For users with up to K records, use --group-size K; epsilon is then larger.",
+        "Each user has one record. For users with up to K records, use --group-size K, which gives a larger epsilon.",
     )
     ASSUMPTIONS_PER_BATCH = (
         "assumptions-per-batch",  # C17: amplification conditions on the batch
-        "The assumptions on the data that the output lists hold for every batch that can be sampled, not only for the "
-        "whole dataset.",
+        "The assumptions on the data hold for every batch that can be sampled, not only for the whole dataset.",
     )
 
     # clipping and noise
@@ -100,8 +99,8 @@ class Requirement(RequirementText):
     CENTERED_COUNT = (
         "centered-count",  # C31
         "For adaptive clipping, the program releases the noisy sum of b_i - 1/2 over the batch. b_i is 1 if record i "
-        "was not clipped, and 0 otherwise. Adding or removing a record changes this sum by 1/2. The sum of b_i "
-        "changes by up to 1 and needs twice the noise. Subtracting a constant does not help.",
+        "was not clipped, and 0 otherwise. Adding or removing a record changes this sum by 1/2. Do not "
+        "release the sum of b_i, even with a constant subtracted: it changes by up to 1, and needs twice the noise.",
     )
     L1_SENSITIVITY = (
         "l1-sensitivity",
@@ -171,12 +170,12 @@ class Requirement(RequirementText):
     )
     SKETCHED_VECTOR = (
         "sketched-vector",  # C14: what is computed with the matrix again, such as A^T times the sketch, is not covered
-        "Each sketch is of one vector. The program releases the sketch, and does not multiply it by the transposed "
+        "Each release sketches one vector. The program releases the sketch itself, not its product with the transposed "
         "sketching matrix.",
     )
     QUERY_INDEPENDENT_OF_SKETCH = (
         "query-independent-of-sketch",
-        "The matrix that is sketched does not depend on the sketching matrix.",
+        "The matrix computed from the data does not depend on the sketching matrix that multiplies it.",
     )
 
     # schedules and ledgers
@@ -193,7 +192,8 @@ class Requirement(RequirementText):
     FIXED_FILTER = (
         "fixed-filter",  # C35
         "The Renyi order and the budget of the privacy filter are fixed before the first release. Noise, sampling "
-        "rate, rank, clipping norm and the decision to stop depend on the data through earlier releases only.",
+        "rate, rank, clipping norm and the decision to stop may depend on earlier releases, but not directly on the "
+        "data.",
     )
     ONLY_THIS_RUN = (
         "only-this-run",
@@ -224,9 +224,8 @@ class Requirement(RequirementText):
     )
     RANDOM_CANDIDATES = (
         "random-candidates",
-        "Each run has fresh randomness and draws its hyperparameters at random from the same list. With each entry of "
-        "the list, a run is at least as private as with the noise multiplier, sampling rate and number of steps that "
-        "you gave to privproj.",
+        "Each run has fresh randomness and draws its hyperparameters at random from the same list. No entry of the "
+        "list makes a run less private than the run that you described to privproj.",
     )
 
     # accounting by dp-accounting

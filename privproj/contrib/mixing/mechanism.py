@@ -19,10 +19,10 @@ class _MixingRequirement(RequirementText):
     )
     NOISE_BY_EIGENVALUE = (
         "noise-by-eigenvalue",
-        "The rows of the matrix X are the records, and B is the clipping norm. First, the program adds Gaussian "
-        "noise of standard deviation Z B^2 to the least eigenvalue of X^T X, and releases the sum l. Z is "
-        "--eigen-noise. Second, the program multiplies X by a random matrix, adds noise of variance max(0, G B^2 - "
-        "l), and releases the result. G is --gamma.",
+        "The rows of the matrix X are the records, clipped to norm B. In the first stage, the program releases l: the "
+        "least eigenvalue of X^T X, plus Gaussian noise of standard deviation --eigen-noise times B^2. In the second "
+        "stage, the program multiplies X by a random matrix, adds noise of variance max(0, g B^2 - l), and releases "
+        "the result. g is --gamma.",
     )
     SECRET_STAGES = (
         "secret-stages",
