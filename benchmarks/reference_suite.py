@@ -34,15 +34,15 @@ TEXT = """\
 
 # Results against mpmath
 
-This page compares {compared} results of privproj, mostly epsilons and deltas, with reference values. The reference values
-have 14 to 50 digits and come from independent implementations in mpmath (`privproj/reference`).
+This page compares {compared} results of privproj, mostly epsilons and deltas, with reference values. The reference
+values have 14 to 50 digits and come from independent implementations in mpmath (`privproj/reference`).
 
 **All {compared} results are on the safe side of the reference value**: upper bounds are not below the reference value,
 and lower bounds are not above it.
 
 The relative error is the distance between result and reference value, divided by the reference value. For a delta below
-1e-290, it is the relative error of log(delta). The relative error is at most {error}, except for two Renyi bounds of the
-mechanism `sketch` (`rdp-best` and `rdp-tight`) at deltas below 1e-300: at most {loose}.
+1e-290, it is the relative error of log(delta). It is at most {error}, except for two Renyi bounds of the mechanism
+`sketch` (`rdp-best` and `rdp-tight`) at deltas below 1e-300: at most {loose}.
 
 {table}
 

@@ -35,7 +35,7 @@ def command(file: tuple[str, ...], update: bool, reference: bool, junit: str | N
     In a folder, privproj checks all files that match *bounds.toml.
 
     The exit code is 1 if an entry is out of its tolerance, exceeds its limit, has another status than the expected one,
-    has no result, or differs from mpmath. It is 2 if a file is malformed.
+    has no result, or (with --reference) differs from mpmath. It is 2 if a file is malformed.
 
     \b
     An entry:

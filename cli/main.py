@@ -238,7 +238,12 @@ USUAL_NAMES = {
 def usage_text(error: click.ClickException) -> str:
     """Return click's message for a usage error, with own hints for unknown options."""
     context = getattr(error, "ctx", None)
-    hint = _hint(error, context) if context and isinstance(error, click.NoSuchOption) else ""
+    hint = ""
+    if isinstance(error, click.NoSuchOption):
+        from difflib import get_close_matches
+
+        hint = _hint(error, context) if context else ""
+        error.possibilities = get_close_matches(error.option_name, error.possibilities or (), cutoff=0.7)
     message = f"No such option '{error.option_name}'. {hint}" if hint else error.format_message()  # pyright: ignore
     message += "" if message[-1] in ".?!)" else "."
     return f"{message} Try '{context.command_path} --help' for help." if context else message

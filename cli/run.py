@@ -160,7 +160,9 @@ def dp_sft_command(
     schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
     result = schedule.epsilon(delta=options["delta"])
     share = options["share"] or 0.75
-    parts = [f"epsilon {part * options['epsilon']:g} and delta {part * options['delta']:g}" for part in (share, 1 - share)]
+    parts = [
+        f"epsilon {part * options['epsilon']:g} and delta {part * options['delta']:g}" for part in (share, 1 - share)
+    ]
     notes = {"budget": f"{parts[0]} for the subspace, {parts[1]} for the training"} if budget == "split" else {}
     return show_run(result, schedule, output, json, verbose, calibrated=True, notes=notes)
 

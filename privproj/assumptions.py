@@ -137,8 +137,8 @@ class Requirement(RequirementText):
         "independent-layer-projections",  # C6: with one projection the captured shares add up
         "Different layers use independent projections.",
     )
-    KNOWN_PROJECTION = (
-        "known-projection",  # C4
+    OBSERVED_PROJECTION = (
+        "observed-projection",  # C4
         "The adversary sees the projection. For a secret projection, the result is an upper bound, not exact.",
     )
     PUBLIC_SUBSPACE = (
@@ -271,8 +271,8 @@ class DataAssumption(Enum):
     DIFFERENCE_RANK = "every record changes the layer's gradient by a matrix of rank at most {k}"
     ALIGNMENT = "neighboring datasets give vectors of {norms} with 1 - cosine {most} (for every pair, not on average)"
     UNIT_VECTOR = (
-        "m1 projects one vector of norm 1 for every batch, and 1 - cosine <= {most} for the vectors of any two "
-        "neighboring datasets (so the sensitivity is sqrt(2 misalignment))"
+        "m1 projects one vector of norm 1 for every batch, and 1 - cosine of the angle between the vectors of "
+        "neighboring datasets is at most m = {most}; the sensitivity is sqrt(2 m)"
     )
     SECRET_PROJECTION = "the projection stays secret"
     CHANGED_COLUMNS = (
@@ -284,17 +284,18 @@ class DataAssumption(Enum):
         "span of the other columns changes by at most {alpha}; the sensitivity is {size}"
     )
     EIGENVALUE_RATIO = (  # (lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= Gamma
-        "for all neighboring query matrices Q and Q': (smallest eigenvalue of Q Q^T) + (noise variance) / (variance of "
-        "the entries of the sketching matrix) >= {least} times the Frobenius norm of Q Q^T - Q' Q'^T"
+        "lambda + a >= {least} |Q Q^T - Q' Q'^T|_F for all neighboring datasets; Q and Q' are their query matrices, "
+        "lambda is the least eigenvalue of Q Q^T, and a is the variance of the noise divided by the variance of the "
+        "entries of the sketching matrix"
     )
     EIGENVALUE_FLOOR = "for every dataset, the eigenvalues of Q Q^T are at least {limit}, where Q is the query matrix"
     SENSITIVITY = "the Frobenius norm of Q - Q' is at most {limit} for all neighboring query matrices Q and Q'"
     FROBENIUS_NORM = "the Frobenius norm of the query matrix is at most {limit} for every dataset"
     RECORD_IS_COLUMN = "one record is one column of the query matrix Q, so Q Q^T - Q' Q'^T has rank one"
     EIGENVALUE_RATIO_OF_COLUMN = (  # (lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= Gamma
-        "for both neighboring query matrices Q: (smallest eigenvalue of Q Q^T) + (noise variance) / (variance of the "
-        "entries of the sketching matrix) >= {least} times the square of B, which bounds the norm of the column that "
-        "is added or removed"
+        "lambda + a >= {least} B^2 for the query matrix Q of every dataset; lambda is the least eigenvalue of Q Q^T, a "
+        "is the variance of the noise divided by the variance of the entries of the sketching matrix, and B is a bound "
+        "on the norm of the column that is added or removed"
     )
     RECORDS_PER_USER = "one user contributes at most {count} records, each {handled} independently"
 

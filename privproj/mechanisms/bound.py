@@ -172,7 +172,7 @@ class Bound:
             for requirement in mechanism.requirements
             if "fixed-projection" not in self.supports or requirement == Requirement.FULL_GRADIENT_CLIPPING
         )
-        of_projection = (Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()
+        of_projection = (Requirement.OBSERVED_PROJECTION,) if self.exact == "given-projection" else ()
         of_vector = (Requirement.SKETCHED_VECTOR,) if "one-vector" in self.supports else ()
         return (*of_mechanism, *of_projection, *of_vector)
 

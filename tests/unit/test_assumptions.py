@@ -105,7 +105,7 @@ def expected(mechanism, wording, relation):
         "CENTERED_COUNT": "adaptive" in mechanism,
         "POISSON_SAMPLING": "--sampling-rate" in wording and "fixed" not in wording,
         "FIXED_SIZE_SAMPLING": "fixed" in wording,
-        "KNOWN_PROJECTION": KNOWN in kind,
+        "OBSERVED_PROJECTION": KNOWN in kind,
         "INDEPENDENT_LAYER_PROJECTIONS": APART in kind,
         "FIXED_POSITIONS": partition,
         "BALLS_IN_BINS_SAMPLING": bins,
@@ -392,7 +392,7 @@ def test_side_is_exact_only_for_true_value():
         seen = name in ("m1", "m2")
         assert found.side == ("upper bound" if seen else "exact")
         assert found.as_dict()["interval_contains"] == ("the value of the named bound" if seen else "the true value")
-        assert (TEXTS["KNOWN_PROJECTION"] in found.mechanism["requirements"]) == seen
+        assert (TEXTS["OBSERVED_PROJECTION"] in found.mechanism["requirements"]) == seen
 
 
 @pytest.mark.parametrize(("bound", "side"), [(None, "exact"), (0.5, "upper bound"), (0.8, "exact")])

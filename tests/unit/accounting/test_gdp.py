@@ -67,5 +67,5 @@ def test_schedule_mu_equals_mu_of_plain_query():
     schedule = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 2, "steps": 16}]})
     assert privproj.gdp_mu(schedule).value == privproj.gdp_mu(Gaussian(noise_multiplier=2.0), steps=16).value
     for given in ({"steps": 2}, {"bound": "analytic"}):
-        with pytest.raises(InvalidParameterError, match="must be omitted, got .* A schedule already states"):
+        with pytest.raises(InvalidParameterError, match=r"must be omitted, got .* A schedule already states"):
             privproj.gdp_mu(schedule, **given)

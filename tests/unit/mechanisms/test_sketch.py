@@ -280,6 +280,6 @@ def test_one_vector_needs_no_assumption_and_is_smaller():
      ({"frobenius_bound": 1.0, "eigen_floor": 0.1}, "upper bound")],
 )  # fmt: skip
 def test_sketch_is_exact_if_limits_allow_worst_pair(limits, side):
-    """A query matrix with n rows and both limits has the squared norm n * floor at least, which may exclude the pair."""
+    """With both limits, a query matrix with n rows has at least the squared norm n * floor."""
     mechanism = Sketch(rank=4, sensitivity=0.5, noise_sigma=2.0, **limits)
     assert privproj.epsilon(mechanism, delta=1e-5, bound="exact-rank1").side == side
