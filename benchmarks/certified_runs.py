@@ -189,7 +189,7 @@ def keep(rows, seed):
 
 def table(rows):
     """Return the Markdown table of the page: gaps and times by the mechanisms of a run."""
-    ratio = "certified/computed epsilon - 1"
+    ratio = "excess of the certified epsilon"
     heads = f"mechanism | runs | {ratio}, median | {ratio}, largest | CPU time of `certify`, median (s)"
     lines = [f"| {heads} |", "| --- " * 5 + "|"]
     kinds = [row["kinds"][0] if len(row["kinds"]) == 1 else "several mechanisms" for row in rows]
@@ -206,7 +206,7 @@ The table compares the results of `privproj epsilon` (floating-point arithmetic)
 arithmetic) for {compared} random training runs. The runs have up to 1e5 steps, sampling rates from 1e-4 to 1, and
 deltas from 1e-3 to 1e-30. **No result is refuted by its certificate.**
 
-A negative number in the table means that the certified epsilon is smaller than the computed epsilon.
+The excess is the certified epsilon divided by the computed epsilon, minus 1. If it is negative, the certified epsilon is smaller.
 
 {table}
 
