@@ -206,7 +206,8 @@ The table compares the results of `privproj epsilon` (floating-point arithmetic)
 arithmetic) for {compared} random training runs. The runs have up to 1e5 steps, sampling rates from 1e-4 to 1, and
 deltas from 1e-3 to 1e-30. **No result is refuted by its certificate.**
 
-The excess is the certified epsilon divided by the computed epsilon, minus 1. If it is negative, the certified epsilon is smaller.
+The excess is the certified epsilon divided by the computed epsilon, minus 1. It is negative if the certified epsilon is
+smaller.
 
 {table}
 

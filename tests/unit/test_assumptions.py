@@ -395,9 +395,13 @@ def test_side_is_exact_only_for_true_value():
         assert (TEXTS["OBSERVED_PROJECTION"] in found.mechanism["requirements"]) == seen
 
 
-@pytest.mark.parametrize(("bound", "side"), [(None, "exact"), (0.5, "upper bound"), (0.8, "exact")])
-def test_sketch_is_exact_only_if_worst_column_is_allowed(bound, side):
-    column = Sketch(rank=4, eigen_floor=0.25, sensitivity=0.5, frobenius_bound=bound, noise_sigma=1.0)
+@pytest.mark.parametrize(
+    ("bound", "floor", "side"),
+    [(None, 0.25, "exact"), (0.5, 0.0, "exact"), (0.5, 0.25, "upper bound"), (0.8, 0.25, "upper bound")],
+)
+def test_sketch_is_exact_only_if_worst_column_is_allowed(bound, floor, side):
+    """With a floor, a query matrix with n rows has at least the squared norm n * floor, and n is not known."""
+    column = Sketch(rank=4, eigen_floor=floor, sensitivity=0.5, frobenius_bound=bound, noise_sigma=1.0)
     assert privproj.delta(column, epsilon=0.1, bound="exact-rank1").side == side
 
 

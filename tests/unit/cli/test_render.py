@@ -165,7 +165,7 @@ def test_printed_limits_are_exact_or_conservative(value, down, up):
         ("epsilon gaussian --noise-multiplier 1 --delta 1.0000004e-5", "delta = 1.00001e-05"),
         ("sigma gaussian --epsilon 2.0000001 --delta 1e-5", "meets epsilon 2.00001 and"),
         ("epsilon wishart --dim 100 --rank 16 --misalignment 9.9999951e-6 --delta 1e-5", "1 - cosine <= 9.99999e-06 ("),
-        ("epsilon sketch --rank 16 --gamma 333.33333333 --delta 1e-5", ">= 333.334 times the"),
+        ("epsilon sketch --rank 16 --gamma 333.33333333 --delta 1e-5", "lambda + a >= 333.334 |Q Q^T"),
         ("epsilon sketch --rank 16 --frobenius-bound 1 --sensitivity .0033333339 --noise-sigma 1 --delta 1e-5",
          "Q - Q' is at most 0.00333333 for"),
     ],

@@ -272,14 +272,3 @@ def test_one_vector_needs_no_assumption_and_is_smaller():
     assert found.value < many < 20 * found.value
     with pytest.raises(InvalidParameterError, match="frobenius_bound"):
         eps_of(Sketch(rank=4, noise_sigma=1.0), "one-vector")
-
-
-@pytest.mark.parametrize(
-    ("limits", "side"),
-    [({}, "exact"), ({"frobenius_bound": 1.0}, "exact"), ({"eigen_floor": 0.1}, "exact"),
-     ({"frobenius_bound": 1.0, "eigen_floor": 0.1}, "upper bound")],
-)  # fmt: skip
-def test_sketch_is_exact_if_limits_allow_worst_pair(limits, side):
-    """With both limits, a query matrix with n rows has at least the squared norm n * floor."""
-    mechanism = Sketch(rank=4, sensitivity=0.5, noise_sigma=2.0, **limits)
-    assert privproj.epsilon(mechanism, delta=1e-5, bound="exact-rank1").side == side
