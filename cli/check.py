@@ -12,7 +12,7 @@ from privproj.lazy import import_extra
 from .kinds import REGRESSION_FILE, expecting
 from .options import Once, command_with, file_argument, json_option, option, requirements_option
 from .output import complain, one_line, write
-from .render import as_json, fit_line, requirement_lines, wrap_line
+from .render import as_json, fit_line, label_lines, requirement_lines, wrap_line
 
 OF_A_FOLDER = "*bounds.toml"  # files of a folder that are checked, also by the pre-commit hook
 
@@ -128,7 +128,8 @@ def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = 
             else:
                 lines += wrap_line(f"     {label + ':':<10} ", sentence)
         if verbose and entry.result is not None:
-            lines += wrap_line("     requires:  ", *requirement_lines(entry.result.requirements, True))
+            requires = label_lines({"requires": requirement_lines(entry.result.requirements, True)})
+            lines += [f"   {text}" for text in requires]
     return "\n".join([*lines, *wrap_line("warning: ", *warnings)])
 
 

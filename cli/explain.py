@@ -223,7 +223,7 @@ def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
     """Return the explanation of a bound: its summary, status and a reference."""
     bound = find_bound(mechanism_named(mechanism), name)
     full = f"{mechanism}.{name}"
-    means = f"A bound of {mechanism}: {bound.summary}. Its status is {bound.status}."
+    means = f"{bound.summary[0].upper()}{bound.summary[1:]}. Mechanism: {mechanism}. Status: {bound.status}."
     means += f" Reason: {bound.reason}." if bound.reason else ""
     page = f"`privproj bounds {full}` prints its formula, source and requirements."
     return {"kind": "bound", "name": full, "means": f"{means} {page}", "see": [str(bound.status)]}

@@ -59,10 +59,8 @@ RP_GD = _without_a_number(
 
 EARLY_MATRIX = _without_a_number(
     "a matrix query without noise has no bound",
-    "one release tells neighboring datasets apart, so delta = 1 for every epsilon. The release is Y = M V for the "
-    "private matrix V and a random symmetric matrix M, so V^T Y is symmetric. For almost every other matrix V' with "
-    "two or more columns, V'^T Y is not symmetric. So Y reveals which of two matrices was used. "
-    "docs/not-a-guarantee.md has a runnable test. Use m1 or m2, which add noise, or wishart for a single column",
+    "one release tells neighboring datasets apart, so delta = 1 for every epsilon (docs/not-a-guarantee.md has a "
+    "runnable attack). Use m1 or m2, which add noise, or wishart for a single column",
     name="early-matrix",
     mechanism=WishartMatrix,
     summary="claim that a matrix query without noise is private; no bound exists",
@@ -111,10 +109,9 @@ LORA_BY_DESIGN = Bound(
     of_group=None,
     status=Status.REFUTED,
     flaw=Flaw(
-        "the released weights Y = W_T - W_0 = -eta (G A^T) A contain A a second time, so they are not post-processing "
-        "of the sketch G A^T. Y G^T is symmetric for the true gradient G and for almost no other, so an adversary "
-        "distinguishes neighbors. After one step the gradient also depends on A. Use lora-one-step if only one sketch "
-        "is released, or add noise to the gradient and use the bounds of m2"
+        "LoRA releases the sketched gradient times A, which contains A a second time. An adversary who knows two "
+        "possible gradients distinguishes them (docs/not-a-guarantee.md has the attack). Use lora-one-step if only one "
+        "sketch is released, or add noise to the gradient and use the bounds of m2"
     ),
     version=3,
 )

@@ -161,7 +161,7 @@ def test_lora_one_step_rejects_several_steps():
     assert eps_of(step, "lora-one-step") == eps_of(step, "rdp-best")
     with pytest.raises(UnsupportedError, match="fresh projection"):
         eps_of(step, "lora-one-step", steps=2)
-    with pytest.raises(UnsupportedError, match="symmetric"):
+    with pytest.raises(UnsupportedError, match="contains A a second time"):
         eps_of(step, "lora-by-design", steps=2)
     marked = privproj.epsilon(step, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
     assert (marked.outcome, marked.side, marked.usable, marked.upper) == ("unsupported", "none", False, None)
