@@ -79,7 +79,7 @@ def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> 
     }
     elsewhere = ""
     if refuted_elsewhere:
-        elsewhere = "; its privacy profile fails at another epsilon"
+        elsewhere = "; the claimed privacy profile fails at another epsilon"
         if verdict.contradiction:
             at, claimed, measured = verdict.contradiction
             attained, limit = round_outward(measured, up=False), round_outward(claimed)
@@ -127,7 +127,7 @@ def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count
     other[0, 0] += 1.0
     test = symmetry_test(query, other, rank, draws, rng)
     record = unbounded(test.separates, test.auc, test.draws, claimed_epsilon=claim)
-    text = "every release distinguishes neighboring matrices" if test.separates else "no conclusion"
+    text = "the attack distinguishes neighboring matrices in every release" if test.separates else "no conclusion"
     return record, f"{record['verdict']}: {text}", {"attack": f"{auc_text(test.auc)}, over {test.draws} releases"}
 
 
