@@ -1,8 +1,4 @@
-"""Define the result of a query, and how it is displayed.
-
-A result has a value, and states whether it is an upper bound, a lower bound or exact. It also has its bound and its
-assumptions.
-"""
+"""Define the result of a query, and how it is displayed."""
 
 import math
 import re
@@ -85,9 +81,9 @@ class Side(StrEnum):
 
 
 def round_outward(value: float, *, up: bool = True) -> str:
-    """Return a value as text, rounded outward to four significant digits.
+    """Return a value as text with four significant digits, rounded up or down.
 
-    The result is rounded up, or down if ``up`` is False. A positive number is never shown as 0.
+    A positive number is never shown as 0.
     """
     if value == math.inf:
         return "infinite"
@@ -102,20 +98,13 @@ def limit_text(value: float, *, up: bool) -> str:
 
 
 def _round_to(digits: int, value: float, up: bool) -> float:
-    """Return a value rounded up or down to a number of significant digits.
-
-    The shortest decimal text of the value is rounded, not its binary value.
-    """
     from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
     return float(Context(prec=digits, rounding=ROUND_CEILING if up else ROUND_FLOOR).create_decimal(repr(float(value))))
 
 
 def risk_text(risk: Mapping[str, float]) -> str:
-    """Return an attack risk as text.
-
-    The text states the advantage, or the true positive rate at a false positive rate.
-    """
+    """Return an attack risk as text: the advantage, or the true and false positive rate."""
     if "advantage" in risk:
         return f"advantage {limit_text(risk['advantage'], up=True)}"
     return f"true positive rate {limit_text(risk['tpr'], up=True)} at {_fpr_text(risk)}"
@@ -472,21 +461,14 @@ class Rows(tuple[AnyRow, ...]):
 
 
 def conditional_text(assumptions: Sequence[str]) -> str:
-    """Return ", only under an assumption on the data" for a result with assumptions.
-
-    The text is empty without assumptions. The words "on the data" are omitted if the only assumption is on the rounding
-    error of dp-accounting.
-    """
+    """Return ", only under an assumption on the data" for a result with assumptions, or ""."""
     if not assumptions:
         return ""
     return f", only under an assumption{' on the data' if set(assumptions) - {Requirement.MEASURED_ROUNDING} else ''}"
 
 
 def as_plain_value(value: object) -> object:
-    """Return a value in the types of JSON: text, numbers, lists and dictionaries.
-
-    ``nan`` and infinities become None.
-    """
+    """Return a value in the types of JSON; ``nan`` and infinities become None."""
     if isinstance(value, StrEnum):
         return str(value)
     if isinstance(value, float):

@@ -463,10 +463,7 @@ class Phase:
 
 
 def with_truncation(curve: Curve, phases: Sequence[Phase]) -> Curve:
-    """Return the privacy curve of several phases, including truncated batches (C26).
-
-    ``curve`` is the curve without truncation. It is returned unchanged if no phase has a maximum batch size.
-    """
+    """Return a privacy curve of several phases, increased by the effect of truncated batches (C26)."""
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve
     from privproj.composition.truncated_poisson import SmallerCurve, TruncatedCurve, with_truncated_batches
@@ -503,15 +500,6 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
     """Return the phase of a run from a mechanism, a bound and run options.
 
     Without a neighboring relation, the run gets the default relation of the bound, or otherwise of the sampling scheme.
-
-    Args:
-        mechanism: The mechanism.
-        bound: The bound or its name; None for the default of the mechanism.
-        run: The options of the run.
-        name: The name of the phase in results and messages.
-
-    Raises:
-        InvalidParameterError: ``mechanism`` is not a mechanism, or an option is unknown or invalid.
     """
     check_mechanism(mechanism)
     bound = bound if isinstance(bound, Bound) else find_bound(type(mechanism), bound)
@@ -529,9 +517,9 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
 
 @lru_cache(maxsize=CACHED_REPRESENTATIONS)
 def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> Representation:
-    """Return the privacy profile, Renyi curve or other form of a bound of one release.
+    """Return a bound of one release, such as a privacy profile or a Renyi curve.
 
-    With ``several``, the bound is for several records of one user.
+    If ``several`` is True, the bound holds for several records of one user.
     """
     # If neighboring datasets can differ in one vector only, differences have rank one for groups too.
     if several and callable(bound.of_group) and getattr(mechanism, "largest_rank", None) != 1:
@@ -543,9 +531,9 @@ def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> 
 def _group_step(
     bound: Bound, mechanism: Mechanism, rate: float, size: int, fixed: tuple[int, int] | None
 ) -> PrivacyProfile:
-    """Return the privacy profile of a sampled step for ``size`` records of one user (C37).
+    """Return the privacy profile of a sampled step for several records of one user (C37).
 
-    ``fixed`` is the dataset size and the batch size for batches of fixed size. None means Poisson sampling at ``rate``.
+    ``fixed`` is the dataset size and the batch size; None means Poisson sampling.
     """
     from privproj.composition.group_privacy import fixed_size_weights, group_step, poisson_weights
 
@@ -560,7 +548,7 @@ def _group_step(
 
 
 def numerics_of(curve: Curve) -> dict[str, object]:
-    """Return how a privacy curve was composed, as names and values; empty for a closed form."""
+    """Return the numerical parameters of a composed privacy curve; empty for a closed form."""
     return dict(getattr(curve, "numerics", {}))
 
 
