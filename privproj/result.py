@@ -304,13 +304,9 @@ class Result:
         return self._compared(other, lambda x, y: x >= y)
 
     def _compared(self, other: object, holds: Callable[[float, float], bool]) -> bool:
-        """Return whether ``holds(self.value, other)`` is true.
-
-        ``other`` is a number or a result. A result with an infinite epsilon can be compared, although it is not a
-        guarantee.
-        """
         if not isinstance(other, float | int | Result):
             return NotImplemented
+        # A result with an infinite epsilon can be compared, although it is not a guarantee.
         values = [
             one.value if isinstance(one, Result) and one.value == math.inf and one.side is not Side.NONE else float(one)
             for one in (self, other)
@@ -344,7 +340,6 @@ class Result:
 
     @property
     def _value_text(self) -> str:
-        """The value with its side and target, in one line."""
         if self.value is None:
             return f"{self.quantity}: no value ({self.outcome.replace('_', ' ')})"
         number = round_outward(self.value, up=self.side is not Side.LOWER)
@@ -354,7 +349,6 @@ class Result:
         return f"{self.quantity} = {number} ({side}{target}){conditional_text(self.data_assumptions)}"
 
     def _details(self) -> list[tuple[str, str]]:
-        """Return the assumptions, bound, run and neighbors as text, each with its label."""
         assumed = "this assumption" if len(self.data_assumptions) == 1 else "these assumptions"
         proved = f"proved under {assumed}" if self.status is Status.CONDITIONAL else str(self.status)
         relation = str(self.run.get("relation"))
@@ -366,7 +360,6 @@ class Result:
         ]
 
     def _requires(self) -> list[tuple[str, str]]:
-        """Return the short names of the requirements on the program, with a label."""
         names = [short_name(text) or text for text in self.requirements]
         return [("requires", ", ".join(names))] if names and self.value is not None else []
 
@@ -385,10 +378,7 @@ class Result:
 
     @property
     def usable(self) -> bool:
-        """True if the value is a guarantee.
-
-        The evaluation then succeeded, and the bound is not refuted.
-        """
+        """True if the value is a guarantee."""
         return self.outcome is Outcome.OK
 
     @property
@@ -400,10 +390,9 @@ class Result:
     def as_dict(self) -> dict[str, object]:
         """Return the JSON object that the command line prints.
 
-        The result has plain values, and None for numbers that are not finite.
-
         Returns:
-            The fields by name, with the version of the package and of the schema (``privproj/schema.json``).
+            The fields by name, with the version of the package and of the schema (``privproj/schema.json``). Numbers
+            that are not finite are None.
         """
         from privproj.version import __version__
 
@@ -448,10 +437,9 @@ class Rows(tuple[AnyRow, ...]):
     def to_dict(self) -> dict[str, list[object]]:
         """Return the columns by name, to build a data frame.
 
-        Missing values are None.
-
         Returns:
             Lists of one length, for ``pandas.DataFrame(rows.to_dict())`` or ``polars.DataFrame(rows.to_dict())``.
+            Missing values are None.
         """
         rows = [row.as_row() for row in self]
         return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}

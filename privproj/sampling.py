@@ -34,10 +34,7 @@ class NeighboringRelation(StrEnum):
 
     @property
     def clip_factor(self) -> float:
-        """The ratio of the sensitivity of a clipped sum to its clipping norm.
-
-        It is 2 under replace and 1 otherwise.
-        """
+        """The ratio of the sensitivity of a clipped sum to its clipping norm: 2 under replace, else 1."""
         return 2.0 if self is NeighboringRelation.REPLACE else 1.0
 
     @property

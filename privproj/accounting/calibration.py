@@ -305,8 +305,8 @@ class Search:
         It decreases with ``x``. For a numerically composed run, the target epsilon is first reduced by the relative
         ``margin``.
         """
-        # ln delta_x(epsilon) - ln delta, with the privacy profile delta_x of the run. For an attack risk ln mu_x - ln mu:
-        # unit Gaussians at the distance mu_x have the risk of the run, and at the distance mu the target risk.
+        # ln delta_x(epsilon) - ln delta, with the privacy profile delta_x of the run. For an attack risk it is
+        # ln mu_x - ln mu: unit Gaussians at the distance mu_x have the risk of the run, and at mu the target risk.
         target = self.target
         if not isinstance(target, RiskTarget):
             return log_excess(self.curve(x), replace(target, epsilon=target.epsilon * (1.0 - self._margin(x, margin))))

@@ -161,10 +161,7 @@ class Composition:
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
     def by_one_accountant(self) -> "Composition":
-        """Return a copy with bounds that the external accountant of the run can compose.
-
-        A run without an external accountant is returned unchanged.
-        """
+        """Return a copy with bounds that the external accountant of the run, if any, can compose."""
         accountant = self.accountant
         return replace(self, phases=accountant.accounted(self.phases)) if accountant else self
 
@@ -232,10 +229,7 @@ class Composition:
         return unique((*self.requirements, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
-        """Return the fields of a result that do not depend on its value.
-
-        They describe the mechanism, the run, the bound and its source.
-        """
+        """Return the fields of a result that describe the mechanism, the run and the bound."""
         phases, run_requirements = self.phases, self.run_requirements
         requirements = unique(text for phase in phases for text in phase.mechanism_requirements)
         run = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)

@@ -86,9 +86,6 @@ def update_utility(
 ) -> Utility | None:
     """Compute the noise and projection error of a mechanism's update, compared with DP-SGD.
 
-    The result has the effective noise multiplier, the projection error (C38), and the noise multiplier that DP-SGD
-    needs for the same target in the same run.
-
     Args:
         mechanism: The mechanism with its noise multiplier.
         epsilon: The epsilon of the mechanism in this run.
@@ -291,7 +288,7 @@ def _clipped_after(projected: M2, *, haar: bool) -> Lift:
     If ``haar`` is True, the projection is a uniformly random orthogonal one, and otherwise a Gaussian matrix.
     """
     # Every record is assumed to be clipped, and its gradient to have rank one along a unit vector u. Let z be the noise
-    # multiplier, and a the mean component of a clipped record along u, in clipping norms. The effective noise multiplier
+    # multiplier, and a the mean component of a clipped record along u in clipping norms. The effective noise multiplier
     # is z sqrt(r/d) / a, and the squared projection error is 1/a^2 - 1. The result is for the worst of all layers.
     # a = E sqrt b. For an orthogonal projection P, b = |P u|^2 ~ Beta(r/2, (d-r)/2). For a Gaussian matrix A,
     # b ~ Beta(r/2, (d-1)/2) is the squared cosine of the angle between A^T A u and u. For gradients of higher rank b

@@ -134,8 +134,8 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
     Raises:
         InvalidParameterError: The target is empty, or has None, an unknown key or several further keys.
     """
-    # The table BUDGETS maps a further key of a target to a class. The class is called with the entries of the target and,
-    # if releases are counted, with the ``relation`` and the ``group_size`` of the phases.
+    # The table BUDGETS maps a further key of a target to a class. The class is called with the entries of the target
+    # and, if releases are counted, with the ``relation`` and the ``group_size`` of the phases.
     further, budget_types = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
     if not target or None in target.values() or len(further) > 1 or not further <= budget_types.keys():
         raise InvalidParameterError("target", quoted(target), "a table with epsilon, delta or both")
@@ -184,13 +184,6 @@ class Account:
     def with_phase(self, entry: dict[str, Any], where: str) -> "Account":
         """Return the account with one more phase, which has no release yet.
 
-        Args:
-            entry: The opening line of the phase in the ledger, as data.
-            where: The file and the line, for messages.
-
-        Returns:
-            The new account.
-
         Raises:
             InvalidParameterError: The entry is not one that privproj writes.
             UnsupportedError: The bound of the phase does not support the phase.
@@ -207,18 +200,13 @@ class Account:
         return replace(self, phases=(*self.phases, (phase, 0)), target=target or self.target, **marks)
 
     def opening(self, phase: Phase, target: Any, marks: Container[str], again: bool) -> dict[str, Any] | None:
-        """Return the line that opens a phase in the ledger, as data.
+        """Return the ledger line that opens a phase, as data; None if the last phase continues.
 
         Args:
             phase: The phase.
             target: The target that the phase sets; None or empty keeps the current target.
-            marks: Those of "insecure" and "public_subspace" that are true for the phase. The line has those that are
-                not yet true for the account.
-            again: If the last phase is complete and equals ``phase``, True opens a new phase, and False continues the
-                last one.
-
-        Returns:
-            The line; None if the phase continues the last one.
+            marks: Those of "insecure" and "public_subspace" that are true for the phase.
+            again: True to open a new phase if the last phase is complete and equals ``phase``.
         """
         entry = json.loads(json.dumps(phase.as_dict()))
         new = {mark: True for mark in MARKS if mark in marks and not getattr(self, mark)}
@@ -229,14 +217,10 @@ class Account:
     def check_target(self, target: Any, where: str) -> None:
         """Raise an error unless a new phase may set this target for the whole run.
 
-        Args:
-            target: The target that the phase sets; None keeps the current target, which is always allowed.
-            where: The file, for messages.
-
         Raises:
             InvalidParameterError: A key or a value of the target is not valid.
-            UnsupportedError: No :class:`Budget` meets the target. Or the target differs from the current one after the
-                first release, and a budget enforces one of the two.
+            UnsupportedError: No :class:`Budget` meets the target, or a target with a budget changes after the first
+                release.
         """
         if target is None:
             return
@@ -258,17 +242,11 @@ class Account:
 
     @property
     def is_adaptive(self) -> bool:
-        """True if a :class:`Budget` enforces the target.
-
-        If so, phases may depend on earlier outputs.
-        """
+        """True if a :class:`Budget` enforces the target, so that phases may depend on earlier outputs."""
         return bool((self.target or {}).keys() - {"epsilon", "delta"})
 
     def budget(self) -> Any:
-        """Return the privacy budget that enforces the target, with all releases counted.
-
-        Returns:
-            The largest :class:`Budget` that meets the target.
+        """Return the largest :class:`Budget` that meets the target, with all releases counted.
 
         Raises:
             InvalidParameterError: No budget enforces the target, or there is no phase.
@@ -301,22 +279,13 @@ class Account:
 
     @property
     def started(self) -> "Account":
-        """The account without phases that were abandoned before their first release.
-
-        The last phase remains, because it may be about to begin.
-        """
+        """The account without phases, except the last one, that have no release."""
+        # The last phase remains, because it may be about to begin.
         # No output of such a phase can have influenced the decision to abandon it.
         return replace(self, phases=(*(phase for phase in self.phases[:-1] if phase[1]), *self.phases[-1:]))
 
     def to_end(self, first: int = -1) -> "Account":
-        """Return the account as if its last phases had made all their planned releases.
-
-        Args:
-            first: The index of the first of these phases; by default the last phase of the account.
-
-        Returns:
-            The completed account.
-        """
+        """Return the account as if its phases from an index on had made all their planned releases."""
         ends = tuple((entry, max(steps, planned_releases(entry))) for entry, steps in self.phases[first:])
         return replace(self, phases=(*self.phases[:first], *ends))
 
@@ -324,17 +293,15 @@ class Account:
     def planned(self) -> "Account":
         """The account as if every phase had made all its planned releases.
 
-        Phases that never started are removed (:attr:`started`). With a :class:`Budget` only the last phase is
-        completed, because an earlier phase may stop at any time.
+        Phases that never started are removed. With a :class:`Budget` only the last phase is completed, because an
+        earlier phase may stop at any time.
         """
         return self.started.to_end(-1 if self.is_adaptive else 0)
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        """The warnings about phases that made fewer or more steps than planned.
-
-        With a :class:`Budget` there are no warnings, because a phase may stop at any time.
-        """
+        """The warnings about phases that made fewer or more steps than planned."""
+        # With a budget, a phase may stop at any time.
         if self.is_adaptive:
             return ()
         return tuple(
@@ -345,10 +312,7 @@ class Account:
 
     @property
     def renumbered(self) -> "Account":
-        """The account with numbers as the names of its phases.
-
-        The original names cannot be verified.
-        """
+        """The account with numbers as the names of its phases."""
         phases = tuple(({**entry, "name": str(i + 1)}, steps) for i, (entry, steps) in enumerate(self.phases))
         return replace(self, phases=phases)
 
@@ -365,12 +329,9 @@ class Account:
         return tuple(text for text, holds in assumed.items() if holds)
 
     def released_phases(self) -> list[Phase]:
-        """Return the phases with their recorded, not their planned, numbers of steps.
+        """Return the phases that have a release, with their recorded numbers of steps.
 
         An incomplete epoch of balls-in-bins counts as a whole one.
-
-        Returns:
-            One phase for each phase that has a release.
 
         Raises:
             InvalidParameterError: There is no release.
@@ -383,10 +344,7 @@ class Account:
         return [phase_from(entry, {}, f"ledger: phase {i + 1}") for entry, i in entries]
 
     def curve(self) -> Curve:
-        """Return the privacy curve of all recorded releases.
-
-        Returns:
-            The joint curve of the phases, or with a :class:`Budget` the curve of the whole budget.
+        """Return the privacy curve of all recorded releases, or of the whole :class:`Budget`.
 
         Raises:
             InvalidParameterError: There is no release.
@@ -419,13 +377,7 @@ class Account:
         return self.explained(result)
 
     def overspent(self) -> str:
-        """Return a text on how the releases exceed the target; empty if they do not.
-
-        Only a target with epsilon and delta is checked. A relative excess of at most :data:`TARGET_SLACK` is allowed.
-
-        Returns:
-            A sentence without its period, or an empty text.
-        """
+        """Return a text on how the releases exceed the target; empty if they do not."""
         target = self.target or {}
         if not {"epsilon", "delta"} <= target.keys():
             return ""
@@ -443,14 +395,7 @@ class Account:
         )
 
     def explained(self, result: Result) -> Result:
-        """Return a result with the requirements and the warnings of this account added.
-
-        Args:
-            result: A result about this run.
-
-        Returns:
-            The result with further requirements and warnings.
-        """
+        """Return a result with the requirements and the warnings of this account added."""
         # The assumption on the plan covers all phases, including one without a release.
         plans = [requirement for requirement in self.requirements if requirement in FIXED_SCHEDULES]
         of_mechanism: Any = result.mechanism["requirements"]
