@@ -263,7 +263,10 @@ def short_name(text: str) -> str | None:
 
 
 class DataAssumption(Enum):
-    """An assumption on the data, such as the rank of a gradient difference, as text with placeholders."""
+    """An assumption on the data, such as the rank of a gradient difference.
+
+    The value of a member is its text with placeholders.
+    """
 
     DIFFERENCE_RANK = "every record changes the layer's gradient by a matrix of rank at most {k}"
     ALIGNMENT = "neighboring datasets give vectors of {norms} with 1 - cosine {most} (for every pair, not on average)"

@@ -174,7 +174,10 @@ class UnknownNameError(InvalidParameterError):
     """
 
     def sentence(self, name: str) -> str:
-        """Return the message with another name for the parameter, which may begin with a location."""
+        """Return the message with another name for the parameter.
+
+        The name may begin with a location, such as a file.
+        """
         place, _ = _split(name)
         noun, _, owner = self.expected.partition(" of ")
         of_what = (f" of {owner}" if owner else "") + (f" in {place}" if place else "")
@@ -326,13 +329,19 @@ class GridSizeError(PrecisionError):
 
 
 def raise_within(error: InvalidParameterError, where: str) -> NoReturn:
-    """Raise an error again, with a location (a file and an entry) before the name of the parameter."""
+    """Raise an error again, with a location before the name of its parameter.
+
+    ``where`` is the location, such as a file and an entry.
+    """
     raise type(error)(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
 
 
 @contextmanager
 def within(where: str) -> Iterator[None]:
-    """Add a location, such as a file and an entry, to errors about parameters that are raised in the context."""
+    """Add a location to errors about parameters and bounds that are raised in the context.
+
+    ``where`` is the location, such as a file and an entry.
+    """
     try:
         yield
     except InvalidParameterError as error:
@@ -367,7 +376,7 @@ def unknown_name(
 
 
 def unknown_attribute(owner: str, name: str) -> str:
-    """Return the message of the AttributeError for an unknown name of ``owner``, with a suggestion."""
+    """Return the error message for an unknown attribute of ``owner``, with a suggestion."""
     translation = OTHER_TOOLS.get(name)
     return f"{owner} has no attribute {name!r}{f'; use {translation!r}' if translation else ''}"
 

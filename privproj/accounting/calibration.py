@@ -250,7 +250,7 @@ def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions])
 def _calibrate(
     quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], arguments: Mapping[str, Any]
 ) -> tuple[Composition, Any, Result]:
-    """Calibrate one parameter; return the query without the parameter, its target and the result."""
+    """Calibrate one parameter; return the query without it, the target and the result."""
     run: Any = {name: value for name, value in arguments.items() if name not in (*target_names(quantity), "bound")}
     query = composition_of(mechanism, arguments.get("bound"), without_batch_sizes(run, quantity))
     target = target_from(arguments, quantity)
@@ -280,9 +280,9 @@ def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) ->
 
 
 class Search:
-    """A search for the smallest parameter value that meets a privacy target.
+    """A search for the smallest or largest parameter value that meets a privacy target.
 
-    Epsilon must decrease with the parameter. ``query_at`` returns the mechanism and run for a parameter value.
+    ``query_at`` returns the mechanism and run for a parameter value.
     """
 
     def __init__(self, query_at: Callable[[Any], Composition], target: FullTarget | RiskTarget) -> None:
@@ -302,8 +302,7 @@ class Search:
     def _excess(self, x: Any, margin: float = 0.0) -> float:
         """Return a number that is at most 0 if the run meets the target at the parameter value ``x``.
 
-        It decreases with ``x``. For a numerically composed run, the target epsilon is first reduced by the relative
-        ``margin``.
+        For a numerically composed run, the target epsilon is first reduced by the relative ``margin``.
         """
         # ln delta_x(epsilon) - ln delta, with the privacy profile delta_x of the run. For an attack risk it is
         # ln mu_x - ln mu: unit Gaussians at the distance mu_x have the risk of the run, and at mu the target risk.
@@ -348,10 +347,11 @@ class Search:
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
     ) -> tuple[float, float]:
-        """Return a value slightly above the smallest parameter value that meets the target, and a slope.
+        """Return a value just above the smallest parameter value that meets the target, and a slope.
 
-        The value is ``inf`` if no number up to ``high`` meets the target. The slope is the decrease of the log of delta
-        per unit of the log of the parameter. ``fall`` is a first guess of the slope.
+        Epsilon must decrease with the parameter. The value is ``inf`` if no number up to ``high`` meets the target. The
+        slope is the decrease of the log of delta per unit of the log of the parameter. ``fall`` is a first guess of the
+        slope.
         """
         excess, passes = partial(self.excess, margin=MACHINE_MARGIN), partial(self.meets, margin=MACHINE_MARGIN)
         crossing, fall = find_crossing_by_secants(excess, guess, low=low, high=high, rtol=rtol, fall=fall)
@@ -548,7 +548,10 @@ def _solve_misalignment(query: Composition, target: FullTarget) -> Result:
 def _largest_result(
     query: Composition, quantity: str, search: Search, x: Any, value: float | None, **details: Any
 ) -> Result:
-    """Return the largest parameter value that meets a target; the result is vacuous for None or 0."""
+    """Return the result for the largest parameter value that meets a target.
+
+    The outcome is vacuous if ``value`` is None or 0.
+    """
     if not value:
         return _vacuous_result(query, quantity, side=Side.LOWER, **search.target.fields())
     return search.result(quantity, x, value, Enclosure(value, math.inf), side=Side.LOWER, **details)
@@ -690,7 +693,7 @@ def find_crossing_by_secants(
 
 
 def sparse_excess(phase: Phase, target: FullTarget) -> float:
-    """Return approximately how far the log of a phase's delta is above the log of the target delta.
+    """Return approximately the log of a phase's delta minus the log of the target delta.
 
     It is computed on a coarse grid, to guide a search. It is ``inf`` if the phase cannot be evaluated.
     """

@@ -131,7 +131,7 @@ def _comparison_order(row: Comparison) -> tuple[int, float]:
 def compare_with_baselines(
     result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
 ) -> list[tuple[str, float]]:
-    """Return pairs of a baseline's label and its value for a query, the least specific baseline first.
+    """Return labels and values of baseline bounds for a query, the least specific one first.
 
     Args:
         result: The result of an epsilon, delta or sigma query; other queries have no baselines.

@@ -147,8 +147,8 @@ class _GaussianFit:
     Attributes:
         mu: The distance of the two unit Gaussians with this profile; ``inf`` if none was found.
         least_rate: The smallest error rate from which on GDP holds without slack.
-        regret: A bound on the difference of the success probabilities of the best attacks on the Gaussians and on the
-            run, for any prior.
+        regret: An upper bound on how loose ``mu`` is: for any prior, the success probabilities of the best attacks on
+            the Gaussians and on the run differ by at most the regret.
         points: The number of epsilons at which the curve was evaluated.
     """
 
@@ -211,7 +211,10 @@ def _falls(log_delta: float, next_log_delta: float) -> bool:
 
 
 def _end_of(curve: Curve, slack: Target | None) -> tuple[float, float]:
-    """Return the epsilon at which a privacy curve reaches 0 or the slack, and the log of delta there."""
+    """Return the epsilon at which a privacy curve reaches 0 or the slack; ``inf`` if it does not.
+
+    The second result is an upper bound of ``ln delta`` there.
+    """
     if isinstance(curve, PrivacyProfile):
         last = read_epsilon(curve, delta_target(None, LEAST_LOG10_DELTA)).upper
         if last < math.inf and curve.log_delta(last).upper <= LOG_OF_ZERO_FROM_ABOVE:
@@ -318,7 +321,7 @@ def _mu_above(eps: float, log_delta: float) -> float:
 
 
 def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
-    """Return upper bounds of how far a Gaussian profile is above the run's profile, per edge (C30)."""
+    """Return upper bounds of how far a Gaussian profile is above a run's profile, per edge (C30)."""
     # upper bounds of (G_mu - H)/(1 + e^eps) for any convex, decreasing profile H through the ends of the edges
     gaps = []
     for i, ((eps, log_delta), (next_eps, next_log_delta)) in enumerate(edges):
@@ -331,5 +334,5 @@ def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
 
 
 def _gap(eps: float, mu: float, delta: float) -> float:
-    """Return the difference of a Gaussian delta and ``delta``, divided by ``1 + e^eps``."""
+    """Return a Gaussian delta minus ``delta``, divided by ``1 + e^eps``."""
     return (math.exp(log_gaussian_delta(eps, mu)) - delta) / (1.0 + math.exp(min(eps, 700.0)))

@@ -154,7 +154,7 @@ def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
 
 
 def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
-    """Yield a run of one pair of neighboring datasets, as privacy profiles with their runs, for each known pair."""
+    """Yield the run of each known pair of neighboring datasets, as privacy profiles with runs."""
     # A phase with fewer differences than another one uses its last difference again.
     from privproj.composition.balls_in_bins import tested_epochs
 
@@ -181,7 +181,10 @@ def attains_pair(phase: Phase) -> bool:
 
 
 def _ratio(result: Result, least: float) -> float:
-    """Return the ratio of the value of a result to its lower bound; for a delta, ``least`` is ``log10``."""
+    """Return the ratio of the value of a result to its lower bound.
+
+    For a delta, ``least`` is the decimal logarithm of the lower bound.
+    """
     if result.quantity == "delta":
         assert result.log10_delta is not None
         return 10.0 ** min(300.0, result.log10_delta - least) if least > -math.inf else math.inf

@@ -277,7 +277,7 @@ class Phase:
             return self.with_run(group_size=1).release()
 
     def for_relation(self) -> tuple[Mechanism, Run]:
-        """Return a mechanism and run for one record that are equivalent for all records of a user (C17)."""
+        """Return a mechanism and run for one record that account for all records of a user (C17)."""
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
             # Account for the group as one record that is sampled if any record of the group is, and whose sensitivity
@@ -440,7 +440,10 @@ class Phase:
 
 
 def with_truncation(curve: Curve, phases: Sequence[Phase]) -> Curve:
-    """Return a privacy curve of several phases, increased by the effect of truncated batches (C26)."""
+    """Return the privacy curve of several phases with truncated batches (C26).
+
+    ``curve`` is the privacy curve without truncation.
+    """
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve
     from privproj.composition.truncated_poisson import SmallerCurve, TruncatedCurve, with_truncated_batches

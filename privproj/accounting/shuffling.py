@@ -128,9 +128,9 @@ class ShuffledEpochs:
         return log_delta - LOWER_MARGIN * (1.0 + abs(log_delta)) if log_delta > -math.inf else log_delta
 
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
-        """Return the largest ``value`` of the attack over several thresholds up to about ``reach``.
+        """Return the largest ``value`` of the attack over several of its thresholds.
 
-        ``value`` is a function of the two log-probabilities of :meth:`_log_tails`.
+        ``value`` is a function of the two log-probabilities of :meth:`_log_tails`. ``reach`` limits the thresholds.
         """
         last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
@@ -142,9 +142,10 @@ class ShuffledEpochs:
         return -minimize(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _log_tails(self, w: float) -> Iterator[tuple[float, float]]:
-        """Yield the log-probability that the attack marks at least ``k`` epochs, for several ``k``.
+        """Yield log-probabilities that the attack detects the record in at least ``k`` epochs.
 
-        Each is a pair: with the record, rounded down, and in the neighboring dataset, rounded up.
+        Each of several ``k`` has a pair: for the dataset with the record, rounded down, and for its neighbor, rounded
+        up. ``w`` is a threshold for the log likelihood ratio.
         """
         right, wrong = self.log_looks_so(w)
         if self.epochs == 1:
@@ -160,9 +161,10 @@ class ShuffledEpochs:
             yield max(above, log1m_exp(fewer)), log_binomial_tail(seen, unlikely, k).upper
 
     def log_looks_so(self, w: float) -> tuple[float, float]:
-        """Return the log-probability that the attack marks an epoch, at the threshold ``w >= 0``.
+        """Return log-probabilities that the attack detects the record in an epoch.
 
-        It is a pair: with the record, rounded down, and in the neighboring dataset, rounded up.
+        The first is for the dataset with the record, rounded down. The second is for its neighbor, rounded up. ``w >=
+        0`` is a threshold for the log likelihood ratio.
         """
         # (a + b)/2 for (a, b) = (1, 0) or (2, 1)
         mean = 0.5 if self.relation is NeighboringRelation.REPLACE else 1.5
@@ -177,7 +179,11 @@ class ShuffledEpochs:
         return widen_outward(_log_any(right), 1e-13).lower, widen_outward(_log_any(wrong), 1e-13).upper
 
     def _log_tail_at_least(self, w: float, slope: float) -> float:
-        """Return the log-probability that a batch is marked, rounded down."""
+        """Return the log-probability that the sum of a batch exceeds a threshold, rounded down.
+
+        The threshold is ``w/R + slope R`` standard deviations above the mean, for the ratio ``R`` of sensitivity to
+        noise.
+        """
         # ln E[Q(w/R + s R)] with the slope s.
         # w/R + s R decreases for s < 0. For s > 0 it decreases, then increases. So it is largest at an end of a cell.
         logs = []
@@ -188,7 +194,11 @@ class ShuffledEpochs:
         return _log_sum(logs) - 1e-12
 
     def _log_tail_at_most(self, w: float, slope: float) -> float:
-        """Return the log-probability that a batch is marked, rounded up, for ``slope > 0``."""
+        """Return the log-probability that the sum of a batch exceeds a threshold, rounded up.
+
+        The threshold is ``w/R + slope R`` standard deviations above the mean, for the ratio ``R`` of sensitivity to
+        noise. ``slope`` must be positive.
+        """
         # ln E[Q(w/R + s R)] with the slope s.
         # w/R + s R is least at R = sqrt(w/s).
         least = math.sqrt(w / slope)
@@ -230,9 +240,10 @@ def _log_any(log_spent: float) -> float:
 
 
 def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
-    """Return a lower bound of ``ln delta`` or epsilon for shuffled batches; ``-inf`` if unknown (C27).
+    """Return a lower bound of ``ln delta`` or epsilon for shuffled batches (C27).
 
-    ``goal`` is an epsilon if ``of_delta`` is True, and otherwise the decimal logarithm of a delta.
+    ``goal`` is an epsilon if ``of_delta`` is True, and otherwise the decimal logarithm of a delta. The result is
+    ``-inf`` if no bound is known.
     """
     run, cells = phase.run, _shift_of(phase.mechanism)
     if cells is None or run.batches is None or run.relation is None:

@@ -398,7 +398,7 @@ class ColumnAnswers:
 
 
 def _numbers_of(quantity: str, parameters: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
-    """Return targets and noise multipliers as arrays, and a mask of the rows within their ranges."""
+    """Return targets and noise multipliers as arrays, and a mask of the rows in range."""
     fine = np.ones(size, bool)
 
     def read(name: str, low: float, high: float) -> Array:
@@ -504,9 +504,9 @@ _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
-    """Return both values of a compiled function for every row of an array query.
+    """Return both outputs of a compiled function for every row of an array query.
 
-    The second value is ``inf`` in a row that the function cannot evaluate.
+    The second output is ``inf`` in a row that the function cannot evaluate.
     """
     distributions = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
     first, answered = over_rows(kernel, targets, distributions, threads, shape.profile.weight)
@@ -541,7 +541,7 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 
 
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
-    """Return nearly the smallest noise multipliers that meet ``(epsilon, delta)``; ``inf`` if none is found."""
+    """Return nearly the smallest noise multipliers that meet ``(epsilon, delta)``, or ``inf``."""
     # secants of ln epsilon over ln z in a bracket, where z is the noise multiplier
     most = epsilon * (1.0 - CALIBRATION_STEP)
 

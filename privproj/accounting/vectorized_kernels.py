@@ -1,9 +1,8 @@
 """Evaluate delta and epsilon of array queries by compiled functions (C24).
 
-The result of one query meets the target of the inverse query: the delta at the epsilon of ``epsilons`` is at most the
-target delta, and a result of ``sigmas`` meets both its targets. Let ``U(eps)`` be the upper end of an enclosure of ``ln
-delta(eps)``, and ``w`` the width of the enclosure. Let ``V(h)`` be the delta that is printed for a log delta ``h``.
-Then
+The delta at the epsilon that ``epsilons`` returns is at most the target delta, and a result of ``sigmas`` meets both
+its targets. Let ``U(eps)`` be the upper end of an enclosure of ``ln delta(eps)``, and ``w`` the width of the enclosure.
+Let ``V(h)`` be the delta that is printed for a log delta ``h``. Then
 
     deltas(e)   = V(U(c) + 2 w), where c is the largest number of thirteen digits that is at most e,
     epsilons(d) = a number c of thirteen digits, for which U(c) + 6 w <= ln d was evaluated,
@@ -98,7 +97,7 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 
 
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return the log delta of an epsilon minus the target ``log_delta``, at most 0, and the epsilon.
+    """Return an upper bound, at most 0, of ``ln delta(eps) - log_delta``, and the epsilon ``eps``.
 
     ``row`` has the parameters of the profile and the sampling rate. The result is ``(inf, inf)`` if no epsilon is
     found.
@@ -164,7 +163,7 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
 
 
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
-    """Return whether array queries at the noise multiplier of the phase also meet the target (C24).
+    """Return whether array queries at the phase's noise multiplier meet the target too (C24).
 
     The result is True if no compiled function can evaluate them.
     """

@@ -222,12 +222,12 @@ def _refuse_constant(text: str) -> None:
 
 
 def json_equal(one: object, other: object) -> bool:
-    """Return whether two JSON values are equal, including their types: 1 differs from 1.0 and true."""
+    """Return whether two JSON values are equal, including types: 1 differs from 1.0 and true."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """Return the values of a JSON object after checking that it has the keys and types of ``kinds``."""
+    """Return the values of a JSON object, which must have the keys and types of ``kinds``."""
     if not isinstance(table, dict) or set(table) != set(kinds):
         raise InvalidParameterError(name, quoted(table), "a table with the keys " + ", ".join(kinds))
     for key, kind in kinds.items():
@@ -250,7 +250,7 @@ def _parse_decimal(text: str) -> float:
 
 
 def check_not_same_file(name: str, path: str | None, file: str | None, used: str = "read") -> None:
-    """Raise :class:`InvalidParameterError` if an output path is also the path of an input file.
+    """Raise :class:`InvalidParameterError` if an output path and another path are one file.
 
     ``name`` is the option of the output, and ``used`` states how the command uses the other file.
     """
@@ -322,5 +322,8 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The verdict as text: "fails", "holds", or "consistent as far as it goes" if releases are missing."""
+        """The verdict as text: "fails", "holds" or "consistent as far as it goes".
+
+        The last one means that every claim holds, but planned releases are missing.
+        """
         return "fails" if not self.holds else INCOMPLETE if self.missing > 0 else "holds"

@@ -105,7 +105,7 @@ def complete_rows(
     progress: Callable[[int], object],
     name: str = "journal",
 ) -> Iterator[BinaryIO]:
-    """Compute the missing rows of a journal, and open the journal for reading after its first line.
+    """Compute the missing rows of a journal, and open the journal for reading its rows.
 
     Args:
         work: The function that computes rows from their numbers.

@@ -279,7 +279,7 @@ class Account:
 
     @property
     def started(self) -> "Account":
-        """The account without phases, except the last one, that have no release."""
+        """The account of the last phase and of all earlier phases with a release."""
         # The last phase remains, because it may be about to begin.
         # No output of such a phase can have influenced the decision to abandon it.
         return replace(self, phases=(*(phase for phase in self.phases[:-1] if phase[1]), *self.phases[-1:]))
@@ -497,7 +497,7 @@ class _Reader:
             self.take(rest, is_whole=False)
 
     def line(self, entry: Mapping[str, Any]) -> bytes:
-        """Return the bytes of the next line of the ledger, with a hash of all earlier bytes and the entry."""
+        """Return the next line of the ledger, with a hash of all earlier bytes and the entry."""
         line_hash = self.hash.copy()
         line_hash.update(json.dumps(entry).encode())
         return json.dumps({**entry, "chain": line_hash.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
@@ -681,7 +681,7 @@ class Ledger(_Reader):
         self.size, self.unsure, self.missing = size, False, b""
 
     def check_file(self) -> None:
-        """Raise an error if the ledger is closed, or if another process moved, removed or resized its file."""
+        """Raise an error if the ledger is closed, or if another process changed or moved its file."""
         if self.file < 0:
             remedy = "call make_private again to continue the run"
             raise InvalidParameterError("ledger", self.path, "the ledger of a run that is not closed", remedy)

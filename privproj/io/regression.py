@@ -126,7 +126,7 @@ class Entry:
 
     @property
     def rewritten(self) -> dict[str, Any]:
-        """The values of ``expect`` and ``bound_version`` to change in the file; empty without a result."""
+        """The new values of ``expect`` and ``bound_version`` for the file; empty without a result."""
         if self.result is None or self.result.value is None:
             return {}
         value, old = self.result.value, self.keys.get("expect")
