@@ -1,7 +1,6 @@
 """Compute proved epsilons and deltas of differentially private training runs.
 
-The runs release noisy gradients, or random projections of noisy gradients. ``__init__.pyi`` lists the public API.
-Importing the package does not import these names; each is imported on first use.
+The runs release noisy gradients, or random projections of noisy gradients. Each public name is imported on first use.
 
 In docstrings and comments, C1, C2 and so on are the claims of docs/proofs.md.
 """

@@ -8,7 +8,7 @@ from typing import Self
 class RequirementText(StrEnum):
     """Base class of enumerations of requirements on the program.
 
-    The value of a member is the text of the requirement in whole sentences. ``short`` is its short name.
+    The value of a member is the text of the requirement, and ``short`` is its short name.
     """
 
     short: str
@@ -251,7 +251,7 @@ FIXED_SCHEDULES = (Requirement.FIXED_SCHEDULE, Requirement.FIXED_SCHEDULE_EXCEPT
 def fixed_schedule(*, adapts: bool) -> Requirement:
     """Return the requirement that the parameters of all steps are fixed in advance.
 
-    If ``adapts`` is True, the clipping norm is excepted.
+    If ``adapts`` is True, the clipping norm may be adapted.
     """
     return Requirement.FIXED_SCHEDULE_EXCEPT_CLIP if adapts else Requirement.FIXED_SCHEDULE
 
@@ -265,7 +265,7 @@ def short_name(text: str) -> str | None:
 class DataAssumption(Enum):
     """An assumption on the data, such as the rank of a gradient difference.
 
-    The value of a member is its text with placeholders. Its name in lower case, with hyphens, is its short name.
+    The value of a member is its text with placeholders.
     """
 
     DIFFERENCE_RANK = "every record changes the layer's gradient by a matrix of rank at most {k}"

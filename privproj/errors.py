@@ -62,7 +62,6 @@ MISALIGNMENT_ADVICE = (
 
 
 def _ended(text: str) -> str:
-    """Return a text with a full stop, unless it ends with a punctuation mark."""
     return text if text[-1:] in ".?!" else f"{text}."
 
 
@@ -177,7 +176,7 @@ class UnknownNameError(InvalidParameterError):
     def sentence(self, name: str) -> str:
         """Return the message with another name for the parameter.
 
-        If ``name`` begins with a location, such as a file, the message states the location after the unknown name.
+        The name may begin with a location, such as a file.
         """
         place, _ = _split(name)
         noun, _, owner = self.expected.partition(" of ")
@@ -186,10 +185,7 @@ class UnknownNameError(InvalidParameterError):
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the location and the name of a parameter.
-
-    For ``"a.toml: entry 2: rank"`` they are ``"a.toml, entry 2"`` and ``"rank"``.
-    """
+    """Return the location and the name of a parameter: "a.toml, entry 2" and "rank", for example."""
     *places, leaf = name.split(": ")
     return ", ".join(places), leaf
 
@@ -206,7 +202,7 @@ def _example(name: str) -> str:
 
 
 def _as_sentence(remedy: str) -> str:
-    """Return a remedy as a sentence, with a leading space; empty without a remedy."""
+    """Return a remedy as a sentence with a leading space; empty without a remedy."""
     if not remedy:
         return ""
     first = remedy.split()[0]
@@ -329,27 +325,22 @@ class PrecisionError(QueryError):
 
 
 class GridSizeError(PrecisionError):
-    """Raised if the grid of a composition would take too much memory or time.
-
-    A coarser grid may succeed.
-    """
+    """Raised if the grid of a composition would take too much memory or time."""
 
 
 def raise_within(error: InvalidParameterError, where: str) -> NoReturn:
-    """Raise an error again, with a location before the name of the parameter.
+    """Raise an error again, with a location before the name of its parameter.
 
-    Args:
-        error: The error.
-        where: The location, for example a file and an entry.
+    ``where`` is the location, such as a file and an entry.
     """
     raise type(error)(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
 
 
 @contextmanager
 def within(where: str) -> Iterator[None]:
-    """Add a location to the message of errors that are raised in the context.
+    """Add a location to errors about parameters and bounds that are raised in the context.
 
-    Only errors about parameters and bounds are changed. ``where`` is the location, for example a file and an entry.
+    ``where`` is the location, such as a file and an entry.
     """
     try:
         yield
@@ -363,14 +354,10 @@ def within(where: str) -> Iterator[None]:
 def unknown_name(
     name: str, value: object, what: str, allowed: Iterable[str], remedy: str = "", *, word: str | None = None
 ) -> InvalidParameterError:
-    """Return the error for a value that is not one of the allowed names.
-
-    If the value is a name that another tool uses (:data:`OTHER_TOOLS`), the error suggests the corresponding name.
-    Otherwise the error suggests names with a similar spelling. If there are none, the error lists all names, or states
-    ``remedy`` if there are more than 12 names.
+    """Return the error for a value that is not one of the allowed names, with suggestions.
 
     Args:
-        name: The name of the parameter, or its location and ": " and the name.
+        name: The name of the parameter, which may begin with a location and ": ".
         value: The value that was given.
         what: What the value should name, such as "bound of gaussian" or "key".
         allowed: The names that exist.
@@ -389,10 +376,7 @@ def unknown_name(
 
 
 def unknown_attribute(owner: str, name: str) -> str:
-    """Return the message of the AttributeError for an unknown name of ``owner``.
-
-    For a name of Opacus or dp-accounting, the message suggests the corresponding name.
-    """
+    """Return the error message for an unknown attribute of ``owner``, with a suggestion."""
     translation = OTHER_TOOLS.get(name)
     return f"{owner} has no attribute {name!r}{f'; use {translation!r}' if translation else ''}"
 

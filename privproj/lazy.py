@@ -1,7 +1,4 @@
-"""Import public names on first use, so that importing a package is fast.
-
-:func:`import_extra` imports modules of optional extras. Its error names the extra if it is not installed.
-"""
+"""Import public names on first use, so that importing a package is fast."""
 
 import re
 import sys
@@ -20,8 +17,8 @@ STUB_IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
 def lazy_names(module: str, extra: str = "") -> LazyNames:
     """Return ``__getattr__`` and ``__dir__`` (PEP 562) for a module with lazy imports.
 
-    The module imports its public names on first use. Its stub (the ``.pyi`` file next to it) lists these names as
-    imports. If a package of the optional ``extra`` is not installed, the import error names the extra.
+    The public names are those that the stub of the module (its ``.pyi`` file) imports. ``extra`` is the optional extra
+    that an import error names.
     """
     with open(f"{splitext(str(sys.modules[module].__file__))[0]}.pyi", encoding="utf-8") as stub:
         imports = STUB_IMPORT.findall(stub.read())

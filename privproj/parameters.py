@@ -1,11 +1,10 @@
 """Declare and check the parameters of mechanisms, runs and targets.
 
-A parameter is declared once, where its field is defined (:func:`parameter`), with its help text, type and range. The
-check of its value, the command-line option, the key in files and their JSON schema are derived from it.
+A parameter is declared once, where its field is defined, with its help text, type and range. The check of its value,
+the command-line option, the key in files and their JSON schema are derived from the declaration.
 
-``noise_multiplier`` is ``z = sigma / s``, the ratio of the noise standard deviation to the sensitivity of the query
-under the neighboring relation of the run. It may be omitted only in the query that solves for it
-(:func:`privproj.sigma`).
+``noise_multiplier`` is the ratio of the noise standard deviation to the sensitivity of the query under the neighboring
+relation of the run.
 """
 
 import operator
@@ -34,7 +33,7 @@ MOST_CHARACTERS = 60  # characters, longest value that an error message shows
 def arguments_by_name(call: str) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned]]:
     """Return a decorator that rejects surplus positional arguments of a function.
 
-    The error message shows ``call``, an example of a correct call.
+    ``call`` is an example of a correct call for the error message.
     """
 
     def decorate(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
@@ -57,8 +56,8 @@ def real(
 ) -> float:
     """Check that a value is a number from ``low`` to ``high``; return it as a float.
 
-    ``open_low`` and ``open_high`` exclude the ends of the range. The error message uses ``name``, the name of the
-    parameter, and ``expected``, its condition.
+    ``open_low`` and ``open_high`` exclude the ends of the range. ``expected`` describes valid values in the error
+    message.
 
     Raises:
         InvalidParameterError: The value is anything else, including nan, strings and booleans.
@@ -72,8 +71,7 @@ def real(
 def integer(name: str, value: object, expected: str, low: int = 1, high: int = MOST_WHOLE) -> int:
     """Check that a value is an integer from ``low`` to ``high``; return it as an int.
 
-    An integral float such as ``1e5`` is accepted. The error message uses ``name``, the name of the parameter, and
-    ``expected``, its condition.
+    An integral float such as ``1e5`` is accepted. ``expected`` describes valid values in the error message.
 
     Raises:
         InvalidParameterError: The value is anything else, including ``2.5``, nan, strings and booleans.
@@ -104,10 +102,7 @@ TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u206
 
 
 def is_printable(value: object) -> bool:
-    """Return whether a value is free of line ends and control characters.
-
-    Texts in mappings and sequences are checked too. Such characters in a name could imitate a line of the output.
-    """
+    """Return whether a value, with its elements, is free of line ends and control characters."""
     if isinstance(value, str):
         return not any(category(c) in ("Cc", "Cs", "Zl", "Zp") or c in TURNS for c in value)
     if isinstance(value, Mapping):
@@ -122,33 +117,19 @@ def quoted(value: object) -> str:
 
 
 def boolean(name: str, value: object) -> bool:
-    """Check that a value is True or False, and return it.
-
-    Raises:
-        InvalidParameterError: The value is anything else.
-    """
+    """Check that a value is True or False, and return it."""
     if not isinstance(value, bool):
         raise InvalidParameterError(name, value, "true or false")
     return value
 
 
 def probability(name: str, value: object) -> float:
-    """Check that a value is a number above 0 and below 1; return it as a float.
-
-    Raises:
-        InvalidParameterError: The value is anything else.
-    """
+    """Check that a value is a number above 0 and below 1; return it as a float."""
     return real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
 
 
 def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> float:
-    """Check that a value is an epsilon of at most 1e9, and return it as a float.
-
-    It must be above 0, or at least 0 if ``zero`` is True.
-
-    Raises:
-        InvalidParameterError: The value is anything else.
-    """
+    """Check that a value is an epsilon up to 1e9, which may be 0 if ``zero`` is True; return it."""
     expected = "a number from 0 to 1e+09" if zero else "a number above 0 and at most 1e+09"
     return real(name, value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)
 
@@ -161,9 +142,9 @@ class Kind:
     """The type and range of a parameter's values.
 
     * ``description``: The name of the type in error messages about files.
-    * ``fits``: Returns whether a value in a file has the type; values in files are not converted.
+    * ``fits``: A function that returns whether a value in a file has the type.
     * ``rule``: The JSON schema of the values.
-    * ``check``: Returns the validated value, and raises :class:`InvalidParameterError` if it is out of range.
+    * ``check``: A function that returns the validated value; it raises :class:`InvalidParameterError`.
     """
 
     description: str
@@ -179,7 +160,7 @@ def _is_number(value: object) -> bool:
 def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Kind:
     """Return the type of a parameter whose values are integers from ``low`` to ``high``.
 
-    ``expected`` is the condition in error messages. If it is empty, the range is stated.
+    ``expected`` describes valid values in error messages.
     """
     ends = f">= {low}" if high == MOST_WHOLE else f"from {low} to {high:g}"
     return replace(
@@ -194,8 +175,7 @@ def number(
 ) -> Kind:
     """Return the type of a parameter whose values are numbers from ``low`` to ``high``.
 
-    ``open_low`` and ``open_high`` exclude the ends of the range. ``expected`` is the condition in error messages. If it
-    is empty, the range is stated.
+    ``open_low`` and ``open_high`` exclude the ends of the range. ``expected`` describes valid values in error messages.
     """
     ends = {"exclusiveMinimum" if open_low else "minimum": low, "exclusiveMaximum" if open_high else "maximum": high}
     is_open = {"open_low": open_low, "open_high": open_high}
@@ -211,7 +191,7 @@ def number(
 def one_of(*choices: str) -> Kind:
     """Return the type of a parameter whose values are texts from a list of choices.
 
-    The class that declares the parameter checks the value, because its error suggests alternatives.
+    The class of the parameter must check the value.
     """
     return replace(TEXT, rule={"enum": [*choices]})
 
@@ -259,12 +239,11 @@ class Parameter:
     * ``kind``: The type and range of its values.
     * ``description``: The help text of the command-line option; empty if there is no option.
     * ``letter``: The metavar of the command-line option.
-    * ``default``: The default value.
     * ``is_needed``: True if all queries require the parameter, except the query that solves for it.
     * ``is_found``: True if a query solves for the parameter.
     * ``is_rare``: True if the command-line option appears in the long help only.
     * ``key``: The name of the parameter in files and on the command line, if it differs from the name of the field.
-    * ``read``: Converts a value from a file or the command line to the type of the field.
+    * ``read``: A function that converts a value from a file or the command line to the type of the field.
     """
 
     kind: Kind
@@ -296,18 +275,13 @@ def parameters_of(record: type) -> dict[str, Parameter]:
 
 
 def parameters_from(record: type, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a dataclass's parameters, by field name, from a file.
-
-    ``keys`` are named as in files and on the command line. Unknown keys are ignored, and so are values of None.
-    """
+    """Return the values of a dataclass's parameters by field name, from keys as in files."""
     readers = {name: (declared.key or name, declared.read) for name, declared in parameters_of(record).items()}
     return {name: read(keys[key]) for name, (key, read) in readers.items() if keys.get(key) is not None}
 
 
 def check_parameters(record: object) -> None:
     """Validate the parameters of a dataclass instance, and store the validated values.
-
-    This also works for a frozen dataclass.
 
     Raises:
         InvalidParameterError: A value is outside its range, or a required one is missing.

@@ -1,8 +1,8 @@
 """Load the optional features of the package, and the tables of their plugins.
 
-The core does not name the features. A feature is a package below ``privproj.contrib`` with a module ``plugin``. The
-module has tables (``BOUNDS``, ``COMMANDS``, ...), with the same names in every feature. Their values are references
-``"module:attribute"``, so that reading a table does not import the feature.
+A feature is a package below ``privproj.contrib`` with a module ``plugin``. The module has tables (``BOUNDS``,
+``COMMANDS``, ...). Their values are references ``"module:attribute"``, so that reading a table does not import the
+feature.
 """
 
 from functools import cache

@@ -1,8 +1,4 @@
-"""Define the result of a query, and how it is displayed.
-
-A result has a value, and states whether it is an upper bound, a lower bound or exact. It also has its bound and its
-assumptions.
-"""
+"""Define the result of a query, and how it is displayed."""
 
 import math
 import re
@@ -85,9 +81,9 @@ class Side(StrEnum):
 
 
 def round_outward(value: float, *, up: bool = True) -> str:
-    """Return a value as text, rounded outward to four significant digits.
+    """Return a value as text with four significant digits, rounded up or down.
 
-    The result is rounded up, or down if ``up`` is False. A positive number is never shown as 0.
+    A positive number is never shown as 0.
     """
     if value == math.inf:
         return "infinite"
@@ -102,20 +98,13 @@ def limit_text(value: float, *, up: bool) -> str:
 
 
 def _round_to(digits: int, value: float, up: bool) -> float:
-    """Return a value rounded up or down to a number of significant digits.
-
-    The shortest decimal text of the value is rounded, not its binary value.
-    """
     from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
     return float(Context(prec=digits, rounding=ROUND_CEILING if up else ROUND_FLOOR).create_decimal(repr(float(value))))
 
 
 def risk_text(risk: Mapping[str, float]) -> str:
-    """Return an attack risk as text.
-
-    The text states the advantage, or the true positive rate at a false positive rate.
-    """
+    """Return an attack risk as text: the advantage, or the true and false positive rate."""
     if "advantage" in risk:
         return f"advantage {limit_text(risk['advantage'], up=True)}"
     return f"true positive rate {limit_text(risk['tpr'], up=True)} at {_fpr_text(risk)}"
@@ -315,13 +304,9 @@ class Result:
         return self._compared(other, lambda x, y: x >= y)
 
     def _compared(self, other: object, holds: Callable[[float, float], bool]) -> bool:
-        """Return whether ``holds(self.value, other)`` is true.
-
-        ``other`` is a number or a result. A result with an infinite epsilon can be compared, although it is not a
-        guarantee.
-        """
         if not isinstance(other, float | int | Result):
             return NotImplemented
+        # A result with an infinite epsilon can be compared, although it is not a guarantee.
         values = [
             one.value if isinstance(one, Result) and one.value == math.inf and one.side is not Side.NONE else float(one)
             for one in (self, other)
@@ -355,7 +340,6 @@ class Result:
 
     @property
     def _value_text(self) -> str:
-        """The value with its side and target, in one line."""
         if self.value is None:
             return f"{self.quantity}: no value ({self.outcome.replace('_', ' ')})"
         number = round_outward(self.value, up=self.side is not Side.LOWER)
@@ -365,7 +349,6 @@ class Result:
         return f"{self.quantity} = {number} ({side}{target}){conditional_text(self.data_assumptions)}"
 
     def _details(self) -> list[tuple[str, str]]:
-        """Return the assumptions, bound, run and neighbors as text, each with its label."""
         assumed = "this assumption" if len(self.data_assumptions) == 1 else "these assumptions"
         proved = f"proved under {assumed}" if self.status is Status.CONDITIONAL else str(self.status)
         relation = str(self.run.get("relation"))
@@ -377,7 +360,6 @@ class Result:
         ]
 
     def _requires(self) -> list[tuple[str, str]]:
-        """Return the short names of the requirements on the program, with a label."""
         names = [short_name(text) or text for text in self.requirements]
         return [("requires", ", ".join(names))] if names and self.value is not None else []
 
@@ -396,10 +378,7 @@ class Result:
 
     @property
     def usable(self) -> bool:
-        """True if the value is a guarantee.
-
-        The evaluation then succeeded, and the bound is not refuted.
-        """
+        """True if the value is a guarantee."""
         return self.outcome is Outcome.OK
 
     @property
@@ -411,10 +390,9 @@ class Result:
     def as_dict(self) -> dict[str, object]:
         """Return the JSON object that the command line prints.
 
-        The result has plain values, and None for numbers that are not finite.
-
         Returns:
-            The fields by name, with the version of the package and of the schema (``privproj/schema.json``).
+            The fields by name, with the version of the package and of the schema (``privproj/schema.json``). Numbers
+            that are not finite are None.
         """
         from privproj.version import __version__
 
@@ -459,10 +437,9 @@ class Rows(tuple[AnyRow, ...]):
     def to_dict(self) -> dict[str, list[object]]:
         """Return the columns by name, to build a data frame.
 
-        Missing values are None.
-
         Returns:
             Lists of one length, for ``pandas.DataFrame(rows.to_dict())`` or ``polars.DataFrame(rows.to_dict())``.
+            Missing values are None.
         """
         rows = [row.as_row() for row in self]
         return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
@@ -472,21 +449,14 @@ class Rows(tuple[AnyRow, ...]):
 
 
 def conditional_text(assumptions: Sequence[str]) -> str:
-    """Return ", only under an assumption on the data" for a result with assumptions.
-
-    The text is empty without assumptions. The words "on the data" are omitted if the only assumption is on the rounding
-    error of dp-accounting.
-    """
+    """Return ", only under an assumption on the data" for a result with assumptions, or ""."""
     if not assumptions:
         return ""
     return f", only under an assumption{' on the data' if set(assumptions) - {Requirement.MEASURED_ROUNDING} else ''}"
 
 
 def as_plain_value(value: object) -> object:
-    """Return a value in the types of JSON: text, numbers, lists and dictionaries.
-
-    ``nan`` and infinities become None.
-    """
+    """Return a value in the types of JSON; ``nan`` and infinities become None."""
     if isinstance(value, StrEnum):
         return str(value)
     if isinstance(value, float):

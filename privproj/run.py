@@ -1,7 +1,4 @@
-"""Define a training run: its number of steps, and how each step samples its batch.
-
-:mod:`privproj.sampling` has the sampling schemes.
-"""
+"""Define a training run: its number of steps, and how each step samples its batch."""
 
 import math
 from collections.abc import Mapping
@@ -100,20 +97,19 @@ class RunOptions(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A training run of adaptive releases, each on a batch sampled at rate ``q``.
+    """A training run of adaptive releases, each on a batch sampled at ``sampling_rate``.
 
-    ``q`` is ``sampling_rate``. The sampling scheme determines the supported neighboring relations:
+    The fields are those of :class:`privproj.run.RunOptions`. ``sampling`` is None if every release is on the whole
+    dataset. ``notes`` are warnings about a default relation or sampling scheme. The sampling scheme determines the
+    supported neighboring relations:
 
-    * Poisson, the default for ``q < 1``: add-remove and zero-out.
+    * Poisson: add-remove and zero-out.
     * Fixed batch size: replace.
-    * ``partition``: zero-out and replace. A step is an epoch, and ``q = 1``. Each record is in one batch of the epoch,
-      so only one release of the epoch depends on the record (C17).
+    * ``partition``: zero-out and replace. A step is an epoch. Each record is in one batch of the epoch, so only one
+      release of the epoch depends on the record (C17).
     * ``balls-in-bins``: add-remove and zero-out. A step is an epoch. Each record is assigned at random to one of
       ``batches`` batches, or to ``batches_per_record`` of them (C25).
     * ``shuffle`` is accounted as a partition.
-
-    At ``q = 1`` Poisson and fixed-size sampling have no effect, and ``sampling`` is None. The fields are those of
-    :class:`privproj.run.RunOptions`. ``notes`` are warnings about a default relation or sampling scheme.
     """
 
     steps: int = parameter(
@@ -213,11 +209,6 @@ class Run:
         set_field(self, "relation", relation if is_member else member_named(NeighboringRelation, "relation", relation))
 
     def _parse_batches(self, scheme: Sampling) -> None:
-        """Check the options about batches, which only some sampling schemes support.
-
-        Raises:
-            InvalidParameterError: The sampling scheme does not support an option, or a required option is missing.
-        """
         for name in BATCH_OPTIONS:
             value, default = getattr(self, name), self.__dataclass_fields__[name].default
             if value != default and name not in SCHEMES[scheme].options:
@@ -240,10 +231,7 @@ class Run:
 
     @property
     def group_rate(self) -> float:
-        """The probability that a step samples any record of a user, rounded up (C17).
-
-        It is ``1 - (1-q)^K`` for the sampling rate ``q`` and the group size ``K``.
-        """
+        """The probability that a step samples any record of a user, rounded up (C17)."""
         if self.group_size == 1 or self.sampling_rate == 1.0:
             return self.sampling_rate
         # Q = 1 - (1-q)^K; the margin of 1e-15 is more than its rounding (C17).
@@ -251,10 +239,7 @@ class Run:
 
     @property
     def fixed_batch(self) -> int | None:
-        """The number of records in a batch, for batches of fixed size.
-
-        It is None for other sampling schemes, or if the dataset size is unknown.
-        """
+        """The number of records in a batch of fixed size; None for other schemes or if it is unknown."""
         if self.sampling != Sampling.FIXED or self.dataset_size is None or self.max_batch_size is not None:
             return None
         batch = self.sampling_rate * self.dataset_size
@@ -320,11 +305,9 @@ BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")  # options o
 
 
 def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
-    """Return the run that the keys of a file or of the command line describe.
+    """Return the run options that the keys of a file or of the command line describe.
 
-    A batch size ``B``, a dataset size ``N`` and a number ``E`` of epochs give the rate ``B/N`` and
-    ``ceil(E ceil(N/B))`` steps. If the sampling counts epochs (partition, balls-in-bins, shuffle), the rate is 1, the
-    steps are ``ceil(E)`` epochs, and an epoch has ``ceil(N/B)`` batches.
+    A batch size, a dataset size and a number of epochs are replaced by a sampling rate and steps.
 
     Args:
         keys: The keys with their values; other keys are ignored.
@@ -338,6 +321,7 @@ def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
         rate, steps = rate_and_steps_from_batches(sizes[0], sizes[1], keys.get("epochs", 1))
     _check_batches(keys, query)
     run: Any = {name: keys[name] for name in RUN_PARAMETERS if name in keys and name not in ("batch_size", "epochs")}
+    # If the sampling counts epochs, the rate is 1, the steps are epochs, and an epoch has ceil(N/B) batches.
     if len(sizes) < 2 or keys.get("sampling") in IN_EPOCHS:
         rate, steps = 1.0, math.ceil(EPOCHS.check("epochs", keys.get("epochs", 1)))
     if "epochs" in keys:
@@ -352,10 +336,7 @@ def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
 
 
 def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
-    """Replace a batch size and epochs in run options by a sampling rate and steps.
-
-    ``query`` is the name of the query, as for :func:`run_from`.
-    """
+    """Replace a batch size and epochs in run options by a sampling rate and steps."""
     if not {"batch_size", "epochs"} & set(run):
         return run
     keys: Any = {name: value for name, value in run.items() if value is not None}
@@ -364,11 +345,7 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
 
 
 def _check_batches(keys: Mapping[str, Any], query: str) -> None:
-    """Check that the keys about batches in run options are consistent.
-
-    Raises:
-        InvalidParameterError: A key is redundant, or a key that another one needs is missing.
-    """
+    """Raise an error if a key about batches in run options is redundant or missing."""
     sized, capped, has_size = "batch_size" in keys, "max_batch_size" in keys, "dataset_size" in keys
     in_epochs = keys.get("sampling") in IN_EPOCHS  # whose rate is 1
     uncounted = "epochs" in keys and not (sized or in_epochs or "batches" in keys)
@@ -402,9 +379,6 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
     """Return the sampling rate and the number of steps for a batch size and epochs.
-
-    For ``N`` records, batches of ``B`` records and ``E`` epochs, the rate is ``B/N``, and the number of steps is
-    ``ceil(E ceil(N/B))``.
 
     Raises:
         InvalidParameterError: A value is outside its range, or the batch is larger than the dataset.

@@ -34,10 +34,7 @@ class NeighboringRelation(StrEnum):
 
     @property
     def clip_factor(self) -> float:
-        """The ratio of the sensitivity of a clipped sum to its clipping norm.
-
-        It is 2 under replace and 1 otherwise.
-        """
+        """The ratio of the sensitivity of a clipped sum to its clipping norm: 2 under replace, else 1."""
         return 2.0 if self is NeighboringRelation.REPLACE else 1.0
 
     @property
@@ -76,10 +73,7 @@ class Sampling(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """The properties of a sampling scheme, and its requirements on the program.
-
-    :mod:`privproj.composition` composes runs that use the scheme.
-    """
+    """The properties of a sampling scheme, and its requirements on the program."""
 
     relations: tuple[NeighboringRelation, ...]  # Relations that the scheme supports
 
@@ -124,11 +118,7 @@ class Scheme:
 
 
 def _in_positions(name: str, batches: str, **more: Any) -> Scheme:
-    """Return a sampling scheme in which the position of a record determines its batch.
-
-    The neighboring relations are zero-out and replace. Messages use ``name``, the name of the scheme, and ``batches``,
-    its batches, such as "a partition". ``more`` are other fields of :class:`Scheme`.
-    """
+    """Return a sampling scheme in which the position of a record determines its batch."""
     shifts = "a removed record can shift every later batch"
     rejected = (
         f"{name} sampling is not supported under relation=add-remove, because {shifts}. Use relation=zero-out or "
@@ -151,13 +141,11 @@ def _in_positions(name: str, batches: str, **more: Any) -> Scheme:
 
 
 def _describe_bins(run: Mapping[str, Any]) -> str:
-    """Return how records are assigned to batches by balls-in-bins, as text."""
     count = "one" if run["batches_per_record"] == 1 else run["batches_per_record"]
     return f"each record in {count} of {run['batches']} batches, chosen at random in each epoch"
 
 
 def _describe_shuffle(run: Mapping[str, Any]) -> str:
-    """Return how records are assigned to shuffled batches, as text."""
     batches = "shuffled batches" if run.get("batches") is None else f"{run['batches']} shuffled batches per epoch"
     return f"{batches}; each epoch counts as one release"
 
@@ -226,9 +214,7 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def member_named(kind: type[Member], name: str, value: object) -> Member:
-    """Return the member of an enumeration with this value.
-
-    ``name`` is the name of the parameter, for the error message.
+    """Return the member of an enumeration with this value, a parameter called ``name``.
 
     Raises:
         InvalidParameterError: There is no such member.

@@ -1,7 +1,6 @@
 """Define the targets of queries, such as a delta at which epsilon is computed.
 
-A target is a delta, an epsilon, both, an attack risk, or the slack of a ``mu`` of Gaussian DP. A delta may be far below
-the range of doubles, so its logarithm is stored.
+A delta may be far below the range of doubles, so its logarithm is stored.
 """
 
 import math
@@ -34,10 +33,9 @@ TARGET_PARAMETERS = {
 
 @dataclass(frozen=True)
 class Target:
-    """A target delta of a query.
+    """A target delta of a query, with its natural and decimal logarithm.
 
-    ``log_delta`` is the natural logarithm of delta, and ``log10_delta`` the decimal logarithm. ``delta`` is None if it
-    is below the range of doubles. ``by_log`` is True if the user gave ``log10_delta``.
+    ``delta`` is None below the range of doubles. ``by_log`` is True if the user gave ``log10_delta``.
     """
 
     delta: float | None
@@ -92,21 +90,14 @@ AnyTarget = Target | EpsilonTarget | RiskTarget
 
 
 def epsilon_target(epsilon: float) -> EpsilonTarget:
-    """Return the target of a delta query, an epsilon from 0 to 1e9.
-
-    Raises:
-        InvalidParameterError: The value is anything else.
-    """
+    """Return the target of a delta query, an epsilon from 0 to 1e9."""
     return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
 
 
 def slack_target(delta: float) -> Target:
-    """Return the target of a Gaussian DP query, a slack from 0 to below 1.
+    """Return the target of a Gaussian DP query: the delta below which the guarantee need not hold.
 
-    The slack is the delta up to which a run is Gaussian DP.
-
-    Raises:
-        InvalidParameterError: The value is anything else.
+    It is from 0 to below 1.
     """
     slack = real("delta", delta, "a number from 0 to below 1", 0.0, 1.0, open_high=True)
     return delta_target(slack, None) if slack else Target(0.0, -math.inf, -math.inf, by_log=False)
@@ -130,9 +121,7 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
 
 
 def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
-    """Return a target epsilon and delta.
-
-    ``epsilon = 0`` is allowed only if ``zero`` is True.
+    """Return a target epsilon, which may be 0 if ``zero`` is True, and a target delta.
 
     Raises:
         InvalidParameterError: A value is out of range, or not exactly one of ``delta`` and ``log10_delta`` is given.
@@ -147,9 +136,7 @@ RISKS = ("advantage", "tpr", "fpr")  # names of the parts of a risk that can be 
 
 
 def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
-    """Return a target attack risk: an advantage, or ``tpr`` and ``fpr``.
-
-    ``tpr`` is the true positive rate at the false positive rate ``fpr``.
+    """Return a target attack risk: the advantage, or a true and a false positive rate.
 
     Raises:
         InvalidParameterError: Both or none are given, a value is out of range, or ``fpr`` is not below ``tpr``.
@@ -168,9 +155,7 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
 
 
 def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
-    """Return the target ``(epsilon, delta)``, or a target attack risk.
-
-    The arguments have the names of :data:`TARGETS` and :data:`RISKS`.
+    """Return the target ``(epsilon, delta)``, or a target attack risk, from values by name.
 
     Raises:
         InvalidParameterError: Both or none are given, or a value is out of range.

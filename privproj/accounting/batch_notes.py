@@ -1,7 +1,4 @@
-"""Build warnings about truncated batches, shuffled batches and large deltas.
-
-Batches above ``max_batch_size`` are truncated. The probability of a truncation is added to delta (C26).
-"""
+"""Build warnings about truncated batches, shuffled batches and large deltas."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,17 +24,14 @@ WHOLE_BATCHES: dict[str, Any] = {"max_batch_size": None, "dataset_size": None}
 
 
 def describe_batches(phases: Sequence[Phase], fields: dict[str, Any], untruncated: Callable[[], Curve]) -> list[str]:
-    """Return the warnings about truncated and shuffled batches, and complete the result.
-
-    The function adds two fields of the result to ``fields``:
-
-    * ``alternatives``: the smallest maximum batch size for which truncation adds at most 1 % to delta (C26);
-    * ``lower_bound``: the lower bound of epsilon or delta for shuffled batches (C27).
+    """Return the warnings about truncated and shuffled batches, and add fields to the result.
 
     Args:
         phases: The phases of the run.
-        fields: The fields of the result by name, which are changed in place.
-        untruncated: Returns the privacy curve of the same phases without truncation.
+        fields: The fields of the result, changed in place. ``alternatives`` gets the smallest maximum batch size for
+            which truncation adds at most 1 % to delta (C26). ``lower_bound`` gets the lower bound for shuffled batches
+            (C27).
+        untruncated: A function that returns the privacy curve of the run without truncation.
     """
     # If a calibration found no value, the run in its result is a placeholder.
     if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
@@ -48,15 +42,12 @@ def describe_batches(phases: Sequence[Phase], fields: dict[str, Any], untruncate
 
 
 def known_size(phases: Sequence[Phase]) -> int:
-    """Return the largest dataset size that any phase states; 0 if no phase states one."""
+    """Return the largest dataset size that a phase states, or 0."""
     return max((phase.run.dataset_size or 0 for phase in phases), default=0)
 
 
 def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
-    """Return a warning if ``delta`` is at least one over the dataset size.
-
-    ``size`` is the dataset size. There is no warning if it is 0, which means unknown.
-    """
+    """Return a warning if delta is at least one over the dataset size; a size of 0 is unknown."""
     if not size or (delta or 0.0) < 1.0 / size:
         return ()
     return (
@@ -67,10 +58,9 @@ def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
 def _note_truncation(
     phases: Sequence[Phase], fields: dict[str, Any], untruncated: Callable[[], Curve]
 ) -> tuple[dict[str, object], list[str]]:
-    """Return harmless maximum batch sizes, as a field of a result, and warnings.
+    """Return the smallest harmless maximum batch size, as a field of the result, and warnings.
 
-    A maximum batch size is harmless if truncated batches add at most 1 % to delta (C26). Both results are empty without
-    truncated batches or without a delta.
+    It is harmless if truncation adds at most 1 % to delta (C26).
     """
     runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
     if not runs or fields.get("log10_delta") is None:
@@ -94,10 +84,7 @@ def _note_truncation(
 
 
 def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
-    """Return a sentence that states how much truncated batches add to delta.
-
-    Delta is ``e^log_delta``. ``is_finite`` states whether epsilon is finite.
-    """
+    """Return a sentence that states how much the truncation of batches adds to delta."""
     # Epsilon can be finite even if a truncation is more likely than delta, because another bound composes truncated
     # steps (C26).
     from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
@@ -117,10 +104,7 @@ def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
 
 
 def _note_shuffling(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
-    """Return a lower bound for shuffled batches (C27), and the warnings about them.
-
-    The bound is None if no batch is shuffled, or if no informative bound is known.
-    """
+    """Return a lower bound for shuffled batches, or None, and the warnings about them (C27)."""
     shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
     if not shuffled:
         return None, []

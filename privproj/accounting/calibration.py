@@ -61,8 +61,6 @@ ROUGH_NOISE_RTOL = 1e-5  # relative, of a noise multiplier that is only compared
 
 
 class _CalibrationOptions(RunOptions):
-    """The keyword arguments of a calibration: its target, its bound and its run."""
-
     epsilon: NotRequired[float]
     delta: NotRequired[float | None]
     log10_delta: NotRequired[float | None]
@@ -70,8 +68,6 @@ class _CalibrationOptions(RunOptions):
 
 
 class _SigmaOptions(_CalibrationOptions):
-    """The keyword arguments of :func:`sigma`; the target may also be an attack risk."""
-
     advantage: NotRequired[float | None]
     tpr: NotRequired[float | None]
     fpr: NotRequired[float | None]
@@ -254,10 +250,7 @@ def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions])
 def _calibrate(
     quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], arguments: Mapping[str, Any]
 ) -> tuple[Composition, Any, Result]:
-    """Calibrate one parameter, and return the query, its target and the result.
-
-    The returned query does not contain the calibrated parameter.
-    """
+    """Calibrate one parameter; return the query without it, the target and the result."""
     run: Any = {name: value for name, value in arguments.items() if name not in (*target_names(quantity), "bound")}
     query = composition_of(mechanism, arguments.get("bound"), without_batch_sizes(run, quantity))
     target = target_from(arguments, quantity)
@@ -265,16 +258,7 @@ def _calibrate(
 
 
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
-    """Raise an error unless the mechanism has the parameter, and the parameter is None.
-
-    Args:
-        mechanism: The mechanism whose parameter is calibrated.
-        parameter: The name of the calibrated parameter.
-        quantity: The name of the query, for the error message.
-
-    Raises:
-        InvalidParameterError: The mechanism lacks the parameter, or the parameter is already set.
-    """
+    """Raise an error unless the mechanism has the parameter, and its value is None."""
     if isinstance(mechanism, type) and issubclass(mechanism, Mechanism):
         remedy = f"write {mechanism.call_text(without=parameter)}"
         raise InvalidParameterError("mechanism", f"the class {mechanism.__name__}", "an instance", remedy)
@@ -291,16 +275,14 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
 
 
 def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) -> None:
-    """Raise an error if the run options contain a calibrated parameter."""
     for parameter in (name for name in names if name in run):
         raise InvalidParameterError(parameter, run[parameter], "omitted", f"the query {quantity} computes it")
 
 
 class Search:
-    """A search for the smallest parameter value ``x`` that meets a privacy target.
+    """A search for the smallest or largest parameter value that meets a privacy target.
 
-    Epsilon must decrease with ``x``. Examples are a noise multiplier and the inverse of a sampling rate. ``query_at``
-    returns the mechanism and run with the value ``x``.
+    ``query_at`` returns the mechanism and run for a parameter value.
     """
 
     def __init__(self, query_at: Callable[[Any], Composition], target: FullTarget | RiskTarget) -> None:
@@ -318,13 +300,12 @@ class Search:
         return margin if margin and numerics_of(self.curve(x)) else 0.0
 
     def _excess(self, x: Any, margin: float = 0.0) -> float:
-        """Return by how much the run at the parameter value ``x`` exceeds the target.
+        """Return a number that is at most 0 if the run meets the target at the parameter value ``x``.
 
-        The result is at most 0 if the target is met. For a target ``(epsilon, delta)`` it is
-        ``ln delta_x(epsilon) - ln delta``, where ``delta_x`` is the privacy profile of the run. In numerically composed
-        runs epsilon is first lowered by the relative ``margin``. For an attack risk it is ``ln mu_x - ln mu``: two unit
-        Gaussians at the distance ``mu_x`` have the risk of the run, and at the distance ``mu`` the target risk.
+        For a numerically composed run, the target epsilon is first reduced by the relative ``margin``.
         """
+        # ln delta_x(epsilon) - ln delta, with the privacy profile delta_x of the run. For an attack risk it is
+        # ln mu_x - ln mu: unit Gaussians at the distance mu_x have the risk of the run, and at mu the target risk.
         target = self.target
         if not isinstance(target, RiskTarget):
             return log_excess(self.curve(x), replace(target, epsilon=target.epsilon * (1.0 - self._margin(x, margin))))
@@ -335,11 +316,11 @@ class Search:
         return math.log(spread / gaussian_mu_of_risk(target.value, target.fpr)) if spread > 0.0 else -math.inf
 
     def meets(self, x: Any, margin: float = 0.0) -> bool:
-        """Return whether the run at the parameter value ``x`` meets the target (C24, C30).
+        """Return whether the run meets the target at the parameter value ``x`` (C24, C30).
 
-        Scalar queries and array queries must both meet it. In a numerically composed run, epsilon must be below the
-        target by the relative ``margin``.
+        For a numerically composed run, the target epsilon is first reduced by the relative ``margin``.
         """
+        # Scalar queries and array queries must both meet the target.
         query, target, curve = self.query_at(x), self.target, self.curve(x)
         if isinstance(target, RiskTarget):
             return risk_of(curve, target) <= target.value
@@ -348,9 +329,10 @@ class Search:
         return not query.is_plain or meets_in_columns(query.only, target, curve)
 
     def result(self, quantity: str, x: Any, value: float, interval: Enclosure, **fields: Any) -> Result:
-        """Return the calibrated parameter ``value`` as a :class:`privproj.Result`.
+        """Return the calibrated parameter as a :class:`privproj.Result`.
 
-        The search ended at ``x``, which may be the inverse of ``value``. ``interval`` encloses the exact optimum.
+        ``x`` is the final parameter value of the search, which may be the inverse of ``value``. ``interval`` encloses
+        the optimum.
         """
         query = self.query_at(x)
         if quantity == "sigma" and value == SMALLEST_NOISE:
@@ -359,20 +341,17 @@ class Search:
         return build_result(query, quantity, value, interval, curve, **{**self.target.fields(), **fields})
 
     def guess(self, otherwise: float) -> float:
-        """Return a first guess of the parameter value, or ``otherwise`` if none is known.
-
-        At the guess, the privacy loss has about the largest standard deviation that the target allows.
-        """
+        """Return a first guess of the parameter value, or ``otherwise`` if none is known."""
         return initial_noise(lambda x: [phase.guess() for phase in self.query_at(x).phases], self.target, otherwise)
 
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
     ) -> tuple[float, float]:
-        """Return approximately the smallest parameter value that meets the target, and a slope.
+        """Return a value just above the smallest parameter value that meets the target, and a slope.
 
-        The value is ``inf`` if no number up to ``high`` meets the target. The exact minimum is within a relative
-        ``rtol`` of the value. The slope is minus the derivative of the excess over the target in the log of the value;
-        ``fall`` is a first guess of this slope.
+        Epsilon must decrease with the parameter. The value is ``inf`` if no number up to ``high`` meets the target. The
+        slope is the decrease of the log of delta per unit of the log of the parameter. ``fall`` is a first guess of the
+        slope.
         """
         excess, passes = partial(self.excess, margin=MACHINE_MARGIN), partial(self.meets, margin=MACHINE_MARGIN)
         crossing, fall = find_crossing_by_secants(excess, guess, low=low, high=high, rtol=rtol, fall=fall)
@@ -381,10 +360,9 @@ class Search:
     def last_whole(
         self, best: int, end: int, *, guide: Callable[[int], float] | None = None, guess: int | None = None
     ) -> int | None:
-        """Return the last integer from ``best`` towards ``end`` that meets the target.
+        """Return the last integer from ``best`` towards ``end`` that meets the target, or None.
 
-        The result is None if ``best`` does not meet the target. The search starts at ``guess``, or at the zero of
-        ``guide``, a cheap approximation of the excess over the target.
+        ``guide`` is a cheap approximation of the log of delta, minus that of the target.
         """
         onwards = 1 if end > best else -1
 
@@ -415,7 +393,7 @@ class Search:
 
 
 def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
-    """Return the smallest factor of all noise multipliers that meets a target.
+    """Return the smallest factor for the noise multipliers of all phases that meets a target.
 
     Raises:
         UnsupportedError: No factor from 1e-6 to 1e6 meets the target.
@@ -431,9 +409,9 @@ def noise_factor(query: Composition, target: FullTarget | RiskTarget) -> float:
 
 
 def steps_after(query: Composition, target: FullTarget) -> int:
-    """Return the largest number of steps of the last phase that meets a target.
+    """Return the largest number of steps of the last phase for which the run meets a target.
 
-    The target is for the whole run. The result is at most 1e8, and 0 if a single step exceeds the target.
+    The result is at most 1e8. It is 0 if one step exceeds the target.
     """
     *before, last = query.phases
     search = Search(lambda steps: replace(query, phases=(*before, last.with_run(steps=steps))), target)
@@ -443,10 +421,7 @@ def steps_after(query: Composition, target: FullTarget) -> int:
 
 
 def _smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
-    """Return the first number from ``start`` on for which ``passes`` is true.
-
-    Only an increasing sequence of numbers is tried. The result is ``inf`` if no tried number up to ``largest`` passes.
-    """
+    """Return the first number of an increasing sequence for which ``passes`` is true, or ``inf``."""
     # the relative difference of successive numbers begins at ``step`` and grows by a factor of four
     x = start
     while x <= largest:
@@ -461,8 +436,7 @@ def _smallest_passing(passes: Callable[[float], bool], start: float, step: float
 def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
     """Return the smallest noise multiplier with which a run meets a target.
 
-    With ``roughly``, the search may stop at a relative accuracy of :data:`ROUGH_NOISE_RTOL`. The result still meets the
-    target, but has no lower bound.
+    If ``roughly`` is True, the noise multiplier is less accurate, and the result has no lower bound.
     """
     search = Search(lambda z: query.with_mechanism(noise_multiplier=z), target)
     if isinstance(target, RiskTarget):
@@ -507,7 +481,6 @@ def solve_sigma(query: Composition, target: FullTarget | RiskTarget, *, roughly:
 
 @query_of("rank")
 def _solve_rank(query: Composition, target: FullTarget) -> Result:
-    """Return the largest and the smallest rank that meet a target."""
     search = Search(lambda rank: query.with_mechanism(rank=rank), target)
     excess, limit, shape = search.excess, query.only.mechanism.rank_limit, query.only.mechanism.with_rank
     rough = cache(lambda rank: sparse_excess(search.query_at(rank).only, target))
@@ -529,10 +502,7 @@ def _solve_rank(query: Composition, target: FullTarget) -> Result:
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
-    """Return a rank from 1 to ``limit`` that meets the target, if one is found.
-
-    Otherwise return the rank with approximately the smallest ``excess`` over the target.
-    """
+    """Return a rank that meets the target, or else a rank with nearly the smallest excess."""
 
     def at(x: float) -> float:
         return excess(round(math.exp(x)))
@@ -548,7 +518,6 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
 
 @query_of("steps")
 def _solve_steps(query: Composition, target: FullTarget) -> Result:
-    """Return the largest number of steps that meets a target."""
     search = Search(lambda count: query.with_run(steps=count), target)
     largest = search.last_whole(1, MOST_STEPS, guess=steps_guess([], query.only.guess(), target))
     if largest == MOST_STEPS:
@@ -558,7 +527,6 @@ def _solve_steps(query: Composition, target: FullTarget) -> Result:
 
 @query_of("rate")
 def _solve_rate(query: Composition, target: FullTarget) -> Result:
-    """Return the largest sampling rate that meets a target."""
     sampling = query.only.run.sampling
     search = Search(lambda x: query.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling), target)
     x, _ = search.least(search.guess(100.0), low=1.0, high=MOST_RARE, rtol=1e-7)
@@ -568,10 +536,7 @@ def _solve_rate(query: Composition, target: FullTarget) -> Result:
 
 @query_of("misalignment")
 def _solve_misalignment(query: Composition, target: FullTarget) -> Result:
-    """Return the largest misalignment ``1 - cos(v, v')`` that meets a target.
-
-    ``v`` and ``v'`` are the unit vectors of neighboring datasets.
-    """
+    """Return the largest misalignment of neighboring datasets that meets a target."""
     search = Search(lambda x: query.with_mechanism(misalignment=1.0 / x), target)
     limits, single = {"low": 0.51, "high": MOST_ALIGNED}, query.only.run.single
     rough = cache(lambda x: sparse_excess(search.query_at(x).only, target))
@@ -583,9 +548,9 @@ def _solve_misalignment(query: Composition, target: FullTarget) -> Result:
 def _largest_result(
     query: Composition, quantity: str, search: Search, x: Any, value: float | None, **details: Any
 ) -> Result:
-    """Return the largest parameter value that meets a target, as a result.
+    """Return the result for the largest parameter value that meets a target.
 
-    The search ended at ``x``, where the parameter is ``value``. The outcome is vacuous if ``value`` is None or 0.
+    The outcome is vacuous if ``value`` is None or 0.
     """
     if not value:
         return _vacuous_result(query, quantity, side=Side.LOWER, **search.target.fields())
@@ -616,29 +581,20 @@ def _vacuous_result(query: Composition, quantity: str, **fields: Any) -> Result:
 
 
 def classical_noise(target: FullTarget) -> float:
-    """Return the noise multiplier of the classical Gaussian mechanism, at most 1e12.
-
-    It is only a first guess for a search.
-    """
+    """Return the noise multiplier of the classical Gaussian mechanism as a first guess."""
     # z = sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
 
 
 def _plain_run(run: Run) -> Run:
-    """Return a Poisson-sampled run with an epsilon close to that of a balls-in-bins run.
-
-    Other runs are returned unchanged. The result is only used for first guesses.
-    """
+    """Return a Poisson-sampled run with an epsilon close to that of a balls-in-bins run."""
     if run.allocates and run.batches is not None:
         return Run(steps=run.steps * run.batches, sampling_rate=run.batches_per_record / run.batches)
     return Run(steps=run.steps, sampling_rate=run.sampling_rate)
 
 
 def _target_deviation(target: FullTarget | RiskTarget) -> float:
-    """Return the approximate GDP parameter of a Gaussian release that meets the target.
-
-    The parameter is the sensitivity divided by the standard deviation of the noise.
-    """
+    """Return the approximate GDP parameter of a Gaussian release that meets the target."""
     if isinstance(target, RiskTarget):
         return gaussian_mu_of_risk(target.value, target.fpr)
     near = classical_noise(target) if target.epsilon else 1.0
@@ -649,9 +605,8 @@ def _target_deviation(target: FullTarget | RiskTarget) -> float:
 def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
     """Return a first guess of a noise multiplier, or of the inverse of a sampling rate.
 
-    At the guess, the privacy loss has about the standard deviation of a Gaussian release that meets the target. If the
-    standard deviation is unknown, the result is ``guess``. ``at(x)`` returns the releases of the run with the value
-    ``x``.
+    ``at`` returns the releases of the run for a value of this parameter. ``guess`` is returned if nothing better is
+    known.
     """
     # The search assumes that the standard deviation decreases approximately like 1/x.
     wanted = _target_deviation(target)
@@ -674,8 +629,7 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
 def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
     """Return the approximate standard deviation of the privacy loss of a run, in nats.
 
-    The result is ``inf`` if the loss is too large to be tabulated. It is nan if a bound has no privacy profile, or if
-    the run needs no numerical composition.
+    The result is ``inf`` if the loss is too large to be tabulated, and nan if the standard deviation is not computed.
     """
     # Balls-in-bins is replaced by Poisson sampling. A GoodEvent, which adds the probability of a rare event to the
     # delta of a Gaussian run (C16), is replaced by this Gaussian run at half of the target delta.
@@ -698,11 +652,7 @@ def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = N
 
 
 def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget | RiskTarget) -> int:
-    """Return about the largest number of steps of the last phase that meets the target.
-
-    ``before`` are the releases of the earlier phases, and ``last`` is a release of the last phase. The result is from 1
-    to 1e8, and is only a first guess for a search.
-    """
+    """Return a first guess of the largest number of steps of the last phase that meets a target."""
     form, run = last
     profiles = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
     spent, unit = _deviation_of(profiles) if profiles else 0.0, _deviation_of([(form, replace(run, steps=1))])
@@ -713,10 +663,10 @@ def steps_guess(before: Releases, last: tuple[Representation, Run], target: Full
 def find_crossing_by_secants(
     excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
 ) -> tuple[float, float]:
-    """Return a number just above the zero of a decreasing function, and the slope there.
+    """Return a number just above the zero of the decreasing function ``excess``, and a slope.
 
-    ``excess`` is the function; it is at most 0 at the returned number. The slope is minus its derivative in ``ln x``. A
-    ``guess`` that is accurate to 10 %, and a first guess ``fall`` of the slope, save evaluations.
+    The slope is the decrease of the function per unit of the log of its argument. ``fall`` is a first guess of the
+    slope.
     """
     # typical slope of ln delta in ln z
     fall = 10.0 if fall is None else fall
@@ -743,10 +693,9 @@ def find_crossing_by_secants(
 
 
 def sparse_excess(phase: Phase, target: FullTarget) -> float:
-    """Return approximately ``ln delta(eps) - ln delta`` for a target ``(eps, delta)``.
+    """Return approximately the log of a phase's delta minus the log of the target delta.
 
-    ``delta(eps)`` is the privacy profile of the phase on a coarse grid, so the result only guides a search. It is
-    ``inf`` if the phase cannot be evaluated.
+    It is computed on a coarse grid, to guide a search. It is ``inf`` if the phase cannot be evaluated.
     """
     try:
         # 3 values of the profile per standard deviation of the loss
@@ -758,9 +707,9 @@ def sparse_excess(phase: Phase, target: FullTarget) -> float:
 def rough_crossing(
     rough: Callable[[float], float], guess: float, low: float, high: float
 ) -> tuple[float, float | None]:
-    """Return the zero of a decreasing function to 1 %, and the slope there.
+    """Return the zero of a decreasing function to 1 %, and the slope there if it is known.
 
-    The slope is minus the derivative of ``rough`` in ``ln x``, or None if it is unknown.
+    The slope is the decrease of the function per unit of the log of its argument.
     """
     near = find_crossing(rough, guess, low=low, high=high, rtol=1e-2)
     if not (near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower))):
@@ -773,10 +722,7 @@ def rough_crossing(
 
 
 def _solve_sigma_at_risk(query: Composition, target: RiskTarget, search: Search) -> Result:
-    """Return the smallest noise multiplier that meets an attack risk (C30).
-
-    The result has a lower end only if the privacy curves of the run are exactly Gaussian.
-    """
+    """Return the smallest noise multiplier that meets an attack risk (C30)."""
     spread = gaussian_mu_of_risk(target.value, target.fpr)
     # relative accuracy for a closed form
     guess, rtol = min(max(1.0 / spread, SMALLEST_NOISE), LARGEST_NOISE), 1e-12
@@ -802,5 +748,5 @@ def _solve_sigma_at_risk(query: Composition, target: RiskTarget, search: Search)
 
 
 def gaussian_mu(curve: Curve) -> float | None:
-    """Return the GDP parameter ``mu`` of an exactly Gaussian privacy curve, else None."""
+    """Return the GDP parameter of an exactly Gaussian privacy curve, and None for other curves."""
     return curve.gaussian_mu if isinstance(curve, PrivacyProfile) else None

@@ -108,7 +108,6 @@ def _compare_one(phase: Phase, quantity: str, target: Any) -> Comparison:
 
 
 def _short_reason(bound: Bound, error: PrivprojError) -> str:
-    """Return the reason why a bound has no value, in a few words."""
     if isinstance(error, InvalidParameterError) and error.is_missing:
         return f"needs --{error.name.replace('_', '-')}"
     message = (
@@ -123,7 +122,6 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:
-    """Return the sort key of a bound: by status, then by value; bounds without a value last."""
     if row.result is None or row.result.value is None:
         return 2, 0.0
     status = {Status.PROVED: 0, Status.CONDITIONAL: 1}.get(row.result.status, 3)
@@ -133,10 +131,7 @@ def _comparison_order(row: Comparison) -> tuple[int, float]:
 def compare_with_baselines(
     result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
 ) -> list[tuple[str, float]]:
-    """Return epsilon, delta or the noise multiplier that baseline bounds give for a query.
-
-    The rows are ``(label, value)``, the least specific baseline first. Baselines without a value and the bound of the
-    result itself are omitted.
+    """Return labels and values of baseline bounds for a query, the least specific one first.
 
     Args:
         result: The result of an epsilon, delta or sigma query; other queries have no baselines.
@@ -176,7 +171,6 @@ def compare_with_baselines(
 
 
 def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
-    """Return the baseline bounds for a mechanism and a run, least specific first."""
     unsampled = run["sampling_rate"] == 1.0 and not scheme_of(run["sampling"]).picks_batches
     single = unsampled and run["steps"] == 1
     fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}

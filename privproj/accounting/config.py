@@ -1,7 +1,6 @@
 """Build and evaluate queries from named values in a file or a script.
 
-The values describe the mechanism, the bound, the run and the target. Every name must be known and given once, and every
-value must have the right type.
+The values describe the mechanism, the bound, the run and the target.
 """
 
 import math
@@ -71,8 +70,6 @@ KINDS: dict[str, Kind] = {
 def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
     """Return a table of a file with hyphens in its keys replaced by underscores.
 
-    ``where`` names the table in error messages.
-
     Raises:
         InvalidParameterError: The entry is not a table, or has a key in both spellings.
     """
@@ -101,10 +98,9 @@ def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
 
 
 def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, Kind]:
-    """Return the allowed keys for a query in a file, with the type of each value.
+    """Return the allowed keys of a query in a file, with the type of each value.
 
-    The keys are the parameters of the mechanism, of the run and of the target of ``query``, without the parameter that
-    ``query`` computes. ``others`` are further allowed keys.
+    They are the parameters of the mechanism, the run and the target, without the quantity that ``query`` computes.
     """
     of_mechanism = {declared.key or name: declared.kind for name, declared in parameters_of(mechanism).items()}
     plain = (*RUN_PARAMETERS, *(target_names(query) if query else ()), *others)
@@ -113,11 +109,7 @@ def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = ""
 
 
 def check_type(name: str, value: Any, kind: Kind) -> Any:
-    """Return the value of the parameter ``name`` unchanged if it has the type ``kind``.
-
-    Raises:
-        InvalidParameterError: The value has another type, or contains control characters.
-    """
+    """Raise an error unless the value of a parameter has the type ``kind``; otherwise return it."""
     if not kind.fits(value):
         actual = f"the text {quoted(value)}" if isinstance(value, str) else _cut(value)
         is_number = kind.rule.get("type") in ("integer", "number") and str(value).strip()[:1].isdigit()
@@ -132,11 +124,7 @@ def _cut(value: Any) -> Any:
 
 
 def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-    """Check that a table of a file has known keys, with values of the right type.
-
-    Raises:
-        InvalidParameterError: A key is unknown, or a value has the wrong type.
-    """
+    """Raise an error if a table of a file has an unknown key or a value of the wrong type."""
     for name, value in entry.items():
         if name not in kinds:
             raise unknown_name(name[:80], _cut(value), "key", kinds, word=name[:80])
@@ -147,9 +135,6 @@ def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
     """Check the keys of a query in a file, and return the name of the quantity to compute.
 
     The quantity is epsilon by default. ``others`` are further allowed keys.
-
-    Raises:
-        InvalidParameterError: The quantity or a key is unknown, or a value has the wrong type.
     """
     query = check_type("query", entry.get("query", "epsilon"), TEXT)
     if query not in QUERIES:
@@ -178,10 +163,7 @@ def composition_from(entry: Mapping[str, Any], query: str = "") -> Composition:
 
 
 def evaluate_entry(query: str, entry: Mapping[str, Any]) -> Result:
-    """Evaluate a query of a file, whose keys must have been checked.
-
-    The result has no lower bound, because files do not store it.
-    """
+    """Evaluate a query of a file, whose keys must have been checked by :func:`check_entry`."""
     if query not in SOLVERS:
         mechanism, bound, run = mechanism_bound_and_run(entry, query)
         requested = {name: entry[name] for name in target_names(query) if name in entry}
@@ -246,13 +228,7 @@ def evaluate(quantity: str, **parameters: object) -> Result:
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
-    """Build a mechanism from parameters, which may have the names used in papers.
-
-    ``quantity`` and ``others``, the names of further parameters, only occur in error messages.
-
-    Raises:
-        InvalidParameterError: A parameter is unknown, or given under two names.
-    """
+    """Return a mechanism from parameters, which may have the names used in papers."""
     plain: dict[str, Any] = {}
     names_of: dict[str, str] = {}
     for name, value in values.items():
@@ -271,7 +247,6 @@ def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any
 
 
 def _pop_numbers(quantity: str, values: dict[str, Any], *names: str) -> list[float]:
-    """Remove parameters from ``values`` and return them as floats."""
     for name in names:
         if name not in values:
             raise InvalidParameterError(name, "nothing", "a number", f"{quantity} needs it")
@@ -279,7 +254,7 @@ def _pop_numbers(quantity: str, values: dict[str, Any], *names: str) -> list[flo
 
 
 def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
-    """Evaluate ``sketch.rdp``, the Renyi divergence of the secret sketch at an ``order``, in nats."""
+    """Evaluate the Renyi divergence of the secret sketch at a given order, in nats."""
     (order,) = _pop_numbers(quantity, values, "order")
     mechanism = _build_mechanism(Sketch, quantity, values)
     query = composition_of(mechanism, "rdp", {})
@@ -291,12 +266,7 @@ def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
 
 
 def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
-    """Evaluate the Wishart bound ``early`` at given ``t``, ``eta`` and ``R``.
-
-    The bound (C11) holds for outputs whose inner products with both neighboring vectors exceed the threshold ``t``, and
-    whose norm is at most ``R`` (both scaled by the degrees of freedom). ``t + eta`` is a second threshold, for the
-    probability of all other outputs.
-    """
+    """Evaluate the bound ``early`` of the Wishart mechanism at given thresholds (C11)."""
     from privproj.mechanisms.wishart.early import SPECTRAL_CONSTANT, early_bound_at
 
     c = _pop_numbers(quantity, values, "c")[0] if "c" in values else SPECTRAL_CONSTANT
@@ -304,6 +274,8 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
     mechanism = _build_mechanism(Wishart, quantity, values)
     query = composition_of(mechanism, "early", {})
     query.check()
+    # The bound holds for outputs whose inner products with both neighboring vectors exceed t, and whose norm is at most
+    # R (both scaled by the degrees of freedom). t + eta is a threshold for the probability of all other outputs.
     epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
     requested = quantity.rsplit(".", 1)[1]
     value = epsilon if requested == "epsilon" else math.exp(log_delta)
@@ -312,10 +284,9 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
 
 
 def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
-    """Return a lower bound of the increase of a cosine by preprocessing.
+    """Return a lower bound of the increase of the cosine between neighbors by preprocessing.
 
-    The cosine is that of the angle between the vectors of neighboring datasets. The bound fails with probability at
-    most ``beta``, which must be added to delta.
+    The bound fails with a probability of at most ``beta``, which must be added to delta.
     """
     from privproj.mechanisms.wishart.alignment import preprocessing_gain
 
@@ -343,11 +314,7 @@ EXAMPLE_NAME = "for example m2.rank-free.delta"  # of a quantity
 
 
 def _split_name(quantity: str) -> tuple[str, str, str]:
-    """Return the mechanism, bound and quantity of a dotted name.
-
-    Raises:
-        InvalidParameterError: The name is not ``mechanism.bound.quantity``, or the quantity is unknown.
-    """
+    """Return the mechanism, bound and quantity of a name such as ``m2.rank-free.delta``."""
     parts = tuple(quantity.split("."))
     if len(parts) != 3 or parts[2] not in QUERIES:
         if len(parts) == 3:

@@ -29,8 +29,8 @@ def reference_value(query: Composition, target: Target | EpsilonTarget, digits: 
     Args:
         query: The mechanism, bound and run, as a composition of one phase.
         target: A target delta, at which epsilon is computed, or a target epsilon, at which delta is computed.
-        digits: The number of decimal digits to which evaluations at two working precisions must agree; None for the
-            default of the bound.
+        digits: The number of decimal digits that must agree at two working precisions; None for the default of the
+            bound.
 
     Raises:
         UnsupportedError: There is no reference for these parameters, usually because the run is composed numerically.
@@ -81,13 +81,7 @@ def _argument_of(target: Target | EpsilonTarget) -> Any:
 
 
 def with_digits(result: Result, digits: float) -> Result:
-    """Return a result of epsilon or delta with many more digits, computed in mpmath.
-
-    The entry ``numerics["mpmath"]`` of the new result has the digits.
-
-    Args:
-        result: A result with its query, as :func:`privproj.epsilon` and :func:`privproj.delta` return it.
-        digits: The number of decimal digits, from 1 to 1000.
+    """Return a result of epsilon or delta with 1 to 1000 digits from mpmath in its numerics.
 
     Raises:
         UnsupportedError: There is no reference for this query.
@@ -106,11 +100,7 @@ def with_digits(result: Result, digits: float) -> Result:
 
 
 def difference(result: Result, value: Any) -> str:
-    """Return a text that states how a result differs from its value in mpmath.
-
-    The text is empty if the result is on the safe side and the relative difference is at most :data:`CLOSE`. Deltas
-    below 1e-290 are compared by their logarithms.
-    """
+    """Return a text on how a result differs from its value in mpmath; empty if they agree."""
     import mpmath as mp
 
     with mp.workdps(60):
@@ -135,10 +125,9 @@ def difference(result: Result, value: Any) -> str:
 
 
 def noise_difference(query: Composition, target: FullTarget | RiskTarget, noise: float) -> str:
-    """Return a text that states how a noise multiplier differs from the smallest valid one.
+    """Return a text on how a noise multiplier differs from the smallest valid one in mpmath.
 
-    The check uses mpmath. The text is empty if the noise multiplier meets the target and one that is smaller by a
-    relative :data:`CLOSE_NOISE` does not.
+    The text is empty if they agree.
 
     Raises:
         UnsupportedError: There is no reference for this query, or the target is an attack risk.

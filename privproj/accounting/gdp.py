@@ -1,13 +1,14 @@
 """Bound the whole privacy curve of a run by Gaussian differential privacy (GDP).
 
-``G_mu(eps)`` is the privacy profile of two unit Gaussians at distance ``mu``. The profile ``H(eps)`` of the run is
-evaluated at some epsilons. Because ``H`` is convex and decreasing in ``t = e^eps``, the polygon through these points is
-above ``H``. ``mu`` is chosen such that ``G_mu`` is above every edge of the polygon.
+A run is ``mu``-GDP if its privacy profile ``H(eps)`` is nowhere above ``G_mu(eps)``, the privacy profile of two unit
+Gaussians at distance ``mu``. ``H`` is evaluated at some epsilons. As a function of ``t = e^eps`` it is convex and
+decreasing, so the polygon through these points is above ``H``. ``mu`` is chosen such that ``G_mu`` is above every edge
+of the polygon.
 
 At very small deltas, such as 1e-30, a sampled run is hardly better than a run on the whole dataset, and ``mu`` would be
-large. Therefore a slack ``d0`` is allowed, and the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Let
-``f(a)`` be the smallest false negative rate of any attack at the false positive rate ``a``, let ``g_mu(a)`` be the same
-rate for the two Gaussians, and let ``Phi`` be the normal distribution function. Then (C30)
+large. Therefore a slack ``d0`` is allowed: the polygon ends at the epsilon ``E`` at which ``H`` is ``d0``. Let ``f(a)``
+be the smallest false negative rate of any attack on the run at the false positive rate ``a``. Let ``g_mu(a)`` be the
+same rate for the two Gaussians, and ``Phi`` the normal distribution function. Then (C30)
 
     delta(eps) <= max(G_mu(eps), d0)    at every epsilon,
     f(a) >= g_mu(a) - d0                at every false positive rate a,
@@ -94,13 +95,7 @@ def gdp_mu(
 def require_no_options(bound: str | None, options: Mapping[str, Any], what: str) -> None:
     """Raise an error if a bound or run options are given together with a multi-phase run.
 
-    Args:
-        bound: The name of the bound, or None.
-        options: The run options by name; None counts as omitted.
-        what: A noun phrase for the run, for the error message.
-
-    Raises:
-        InvalidParameterError: A bound or an option is given.
+    ``what`` is a noun phrase for the run in the error message.
     """
     for name, value in {"bound": bound, **options}.items():
         if value is not None:
@@ -109,9 +104,9 @@ def require_no_options(bound: str | None, options: Mapping[str, Any], what: str)
 
 @query_of("gdp_mu")
 def solve_gdp_mu(query: Composition, target: Target) -> Result:
-    """Return the smallest ``mu`` found such that the run is ``mu``-GDP (C30).
+    """Return the smallest GDP parameter found for a run (C30).
 
-    ``target`` is the delta below which GDP need not hold.
+    ``target`` is a slack: the guarantee need not hold for deltas below it.
     """
     curve = query.curve()
     exact_mu = gaussian_mu(curve)
@@ -151,9 +146,9 @@ class _GaussianFit:
 
     Attributes:
         mu: The distance of the two unit Gaussians with this profile; ``inf`` if none was found.
-        least_rate: The error rate from which on the trade-off functions satisfy the bound without slack.
-        regret: An upper bound on how loose ``mu`` is. For any prior, the success probabilities of the best attacks
-            against the two Gaussians and against the run differ by at most the regret.
+        least_rate: The smallest error rate from which on GDP holds without slack.
+        regret: An upper bound on how loose ``mu`` is: for any prior, the success probabilities of the best attacks on
+            the Gaussians and on the run differ by at most the regret.
         points: The number of epsilons at which the curve was evaluated.
     """
 
@@ -164,15 +159,10 @@ class _GaussianFit:
 
 
 def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
-    """Return the GDP parameter ``mu`` of a Gaussian profile above a privacy curve (C30).
+    """Return nearly the smallest GDP parameter of a privacy curve with a slack on delta (C30).
 
-    With the slack ``d0`` it satisfies ``delta(eps) <= max(G_mu(eps), d0)`` for all ``eps >= 0``, where ``G_mu`` is the
-    privacy profile of two unit Gaussians at distance ``mu``. ``mu`` is nearly the smallest one; it is ``inf`` if the
-    curve does not reach ``d0``.
-
-    Args:
-        curve: The privacy curve of the run; the result is valid if the curve is.
-        slack: The slack ``d0`` as a target delta. None means no slack; then the curve must be 0 above some epsilon.
+    At every epsilon, the delta of the curve is at most the Gaussian delta or at most the slack. Without slack, the
+    curve must be 0 above some epsilon. If there is no such parameter, the result is ``inf``.
     """
     last, least = _end_of(curve, slack)
     if last == math.inf:
@@ -215,18 +205,15 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
 
 
 def _falls(log_delta: float, next_log_delta: float) -> bool:
-    """Return whether delta or ``1 - delta`` changes noticeably between two epsilons.
-
-    The arguments are ``ln delta`` at the two epsilons.
-    """
+    """Return whether delta or ``1 - delta`` changes noticeably between two epsilons."""
     # 1e-3 nats; an edge along which delta and 1 - delta change less is not bisected.
     return max(log_delta - next_log_delta, log1m_exp(next_log_delta) - log1m_exp(log_delta)) > 1e-3
 
 
 def _end_of(curve: Curve, slack: Target | None) -> tuple[float, float]:
-    """Return the last epsilon at which the curve is evaluated, and ``ln delta`` there.
+    """Return the epsilon at which a privacy curve reaches 0 or the slack; ``inf`` if it does not.
 
-    ``ln delta`` is rounded up. The epsilon is the one at which the curve reaches 0 or the slack, or ``inf``.
+    The second result is an upper bound of ``ln delta`` there.
     """
     if isinstance(curve, PrivacyProfile):
         last = read_epsilon(curve, delta_target(None, LEAST_LOG10_DELTA)).upper
@@ -259,7 +246,7 @@ def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
 
 
 def _log_rate(low: _Point, high: _Point) -> float:
-    """Return ``ln a``, where ``-a`` is the slope of delta in ``e^eps`` between two points."""
+    """Return the log of the decrease of delta per unit of ``e^eps`` between two points."""
     (eps, log_delta), (next_eps, next_log_delta) = low, high
     # ln((H_1 - H_2) / (t_2 - t_1))
     fall = -math.expm1(next_log_delta - log_delta)
@@ -267,19 +254,16 @@ def _log_rate(low: _Point, high: _Point) -> float:
 
 
 def _log_slope(eps: float, mu: float) -> float:
-    """Return ``ln a``, where ``-a`` is the slope in ``e^eps`` of a Gaussian privacy profile.
-
-    The profile is that of two unit Gaussians at distance ``mu``. The error is within the margin of C20.
-    """
+    """Return the log of the decrease of a Gaussian privacy profile per unit of ``e^eps``."""
     # -dG/dt = Phi(-mu/2 - eps/mu)
+    # The error is within the margin of C20.
     return _log_tail(0.5 * mu + eps / mu)
 
 
 def _edge_mu(low: _Point, high: _Point, at_ends: float) -> float:
-    """Return a ``mu`` for which a Gaussian privacy profile is above an edge (C30).
+    """Return a GDP parameter whose privacy profile is above an edge of the polygon (C30).
 
-    The edge joins the points ``low`` and ``high`` in the plane of ``e^eps`` and delta. The Gaussian profile is that of
-    two unit Gaussians at distance ``mu``. For ``mu = at_ends`` the profile is above both ends of the edge.
+    At the parameter ``at_ends``, the profile must be above both ends of the edge.
     """
     log_rate = _log_rate(low, high)
     if at_ends == math.inf:
@@ -302,21 +286,19 @@ def _edge_mu(low: _Point, high: _Point, at_ends: float) -> float:
 
 
 def _log_tail(x: float) -> float:
-    """Return the log of the upper tail of the normal distribution at ``x >= -8``.
-
-    The error is within the margin of C20.
-    """
+    """Return the log of the upper tail of the normal distribution at ``x >= -8``."""
+    # The error is within the margin of C20.
     return log_normal_density(x) + math.log(mills(x))
 
 
 def _quantile(log_tail: float, *, up: bool) -> float:
-    """Return the normal quantile ``x`` with a given log of the upper tail, rounded.
+    """Return the normal quantile for the log of an upper tail, rounded up or down.
 
-    The upper tail at ``x`` is at most ``e^log_tail`` if ``up`` is True, and at least ``e^log_tail`` otherwise. In the
-    second case the result is ``-inf`` if ``e^log_tail`` is too close to 1.
+    Rounded down, it is ``-inf`` if the tail is too close to 1.
     """
     from scipy.special import ndtri_exp
 
+    # The tail at the result is at most e^log_tail with ``up``, and at least e^log_tail otherwise.
     margin = outward_margin(log_tail, 0.0, 0.0)
     if log_tail + margin >= 0.0:
         return LEAST_TAIL_START if up else -math.inf
@@ -332,21 +314,15 @@ def _quantile(log_tail: float, *, up: bool) -> float:
 
 
 def _mu_above(eps: float, log_delta: float) -> float:
-    """Return a ``mu`` whose Gaussian privacy profile is above ``e^log_delta`` at ``eps``.
-
-    The profile is that of two unit Gaussians at distance ``mu``. The result is ``inf`` if there is none.
-    """
+    """Return a GDP parameter whose delta at ``eps`` is at least the given one, or ``inf``."""
     aim = log_delta + outward_margin(log_delta, 0.0, 0.0)
     noise = find_noise(eps, aim).lower
     return next_up(1.0 / noise) if noise > 0.0 else math.inf
 
 
 def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
-    """Return how far a Gaussian profile can be above the run's profile on each edge (C30).
-
-    The value for an edge is an upper bound of ``(G_mu - H)/(1 + e^eps)``. ``G_mu`` is the privacy profile of two unit
-    Gaussians at distance ``mu``, and ``H`` is any convex, decreasing profile through the ends of the edges.
-    """
+    """Return upper bounds of how far a Gaussian profile is above a run's profile, per edge (C30)."""
+    # upper bounds of (G_mu - H)/(1 + e^eps) for any convex, decreasing profile H through the ends of the edges
     gaps = []
     for i, ((eps, log_delta), (next_eps, next_log_delta)) in enumerate(edges):
         # H is above the next edge extended to the left: at t_1 it is at least H_2 + a (t_2 - t_1).
@@ -358,8 +334,5 @@ def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
 
 
 def _gap(eps: float, mu: float, delta: float) -> float:
-    """Return ``(G_mu(eps) - delta) / (1 + e^eps)``.
-
-    ``G_mu`` is the privacy profile of two unit Gaussians at distance ``mu``.
-    """
+    """Return a Gaussian delta minus ``delta``, divided by ``1 + e^eps``."""
     return (math.exp(log_gaussian_delta(eps, mu)) - delta) / (1.0 + math.exp(min(eps, 700.0)))

@@ -1,8 +1,8 @@
 """List the bounds that array queries evaluate by compiled kernels.
 
-A kernel is a compiled function of an epsilon (or a log delta) and of a row: the tuple of all other parameters. Each
-function of this module takes a mechanism and ``mu``, the ratio of sensitivity to noise. It returns the kernels and the
-row, or None if no kernel supports the parameters. If ``mu`` is an array, so are the entries of the row.
+A kernel is a compiled function of an epsilon (or a log delta) and of a row: the tuple of all other parameters. For each
+bound, a function of a mechanism and its ratio of sensitivity to noise returns the kernels and the row. It returns None
+if no kernel supports the mechanism. If the ratio is an array, so are the entries of the row.
 """
 # All fields of a result except its values must be independent of the noise, because many rows share one result.
 
@@ -23,10 +23,9 @@ def _gaussian_row(mechanism: Any, mu: Any) -> "KernelRow":
 
 
 def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | None":
-    """Return compiled functions for delta and epsilon of M2, and their parameters, or None.
+    """Return the kernels and parameters of a bound of M2, or None.
 
-    ``any_rank`` is 1 for the bound that holds for any rank of the difference between neighboring sums, and 0 for the
-    bound for rank one.
+    ``any_rank`` is 1 if the difference between neighboring sums may have any rank, and 0 for rank one.
     """
     # No kernel supports layers of several shapes or the noisy count of adaptive clipping.
     from privproj.distributions.beta_gamma_kernels import BETA_GAMMA_KERNELS
@@ -39,11 +38,7 @@ def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | No
 
 
 def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "KernelRow | None":
-    """Return compiled functions for delta and epsilon of a Beta-tail bound, with parameters.
-
-    The result is None if the mechanism is not supported. ``sharp`` selects the bound ``beta-tail-sharp`` instead of
-    ``beta-tail`` (C16).
-    """
+    """Return the kernels and parameters of the bound beta-tail or beta-tail-sharp, or None (C16)."""
     from privproj.mechanisms.m2.beta_tail import BETA_TAIL_KERNELS, beta_tail_row
 
     if mechanism.unprojected or mechanism.layers:
@@ -71,9 +66,5 @@ _ROWS: dict[tuple[str, str], Callable[[Any, Any], "KernelRow | None"]] = {
 
 
 def row_function(bound: Bound) -> Callable[[Any, Any], "KernelRow | None"] | None:
-    """Return a function that selects the compiled functions for a bound, or None.
-
-    The returned function takes a mechanism and its ratio of sensitivity to noise. It returns compiled functions for
-    delta and epsilon, and their parameters. The result is None if no compiled function evaluates the bound.
-    """
+    """Return a function that selects the compiled kernels for a bound, or None if there are none."""
     return _ROWS.get(bound.key)

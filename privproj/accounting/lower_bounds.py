@@ -1,9 +1,8 @@
 """Compute lower bounds of the true epsilon or delta of a run.
 
 A lower bound is the exact value for one pair of neighboring datasets (C28). In this pair, one record changes the sum of
-gradients in the same way in every release, and all other records contribute nothing. The output distributions of this
-pair are known, so their composition gives a proved lower bound. For shuffled batches another pair is used (C27). This
-module also evaluates a run with other sampling schemes, for comparison.
+gradients in the same way in every release, and all other records contribute nothing. For shuffled batches another pair
+is used (C27). This module also evaluates a run with other sampling schemes, for comparison.
 """
 
 import math
@@ -84,11 +83,9 @@ def lower_bound(result: Result) -> LowerBound | None:
 
 
 def with_details(result: Result) -> Result:
-    """Add a lower bound, and values for other sampling schemes, to a result.
+    """Add a lower bound, and for shuffled batches the values for other sampling schemes.
 
-    The values for other sampling schemes are computed for shuffled batches only. A warning is added if the value is far
-    above the lower bound. Each addition takes as long as a separate query. A result without a query is returned
-    unchanged.
+    Each addition takes as long as a separate query.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.accounting.lower_bounds import with_details
@@ -134,11 +131,7 @@ def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
 
 
 def _end_of(curve: Curve, quantity: str, result: Result) -> float:
-    """Return epsilon, ``log10_delta`` or the advantage of a curve, rounded down.
-
-    The curve is the privacy curve of one pair of neighboring datasets. ``quantity`` names the returned quantity. The
-    target is that of ``result``.
-    """
+    """Return epsilon, ``log10_delta`` or the advantage of a privacy curve, rounded down."""
     if quantity == "advantage":
         return math.exp(curve.log_delta(0.0).lower) * (1.0 - 1e-15)
     if quantity == "log10_delta":
@@ -151,10 +144,7 @@ def _end_of(curve: Curve, quantity: str, result: Result) -> float:
 
 
 def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
-    """Return a text that states why the upper bound is far above the lower bound.
-
-    The text is empty if no reason is known.
-    """
+    """Return a text on why the upper bound is far above the lower bound, or an empty text."""
     if any(phase.accountant is not None for phase in phases):
         return PHASES_LEFT_OUT
     if any(is_renyi(phase.bound) for phase in phases):
@@ -164,15 +154,12 @@ def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
 
 
 def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
-    """Yield runs of one pair of neighboring datasets, as privacy profiles with their runs.
-
-    Each pair fixes one difference between neighboring sums for each phase. Phases without a known difference are
-    omitted, which only decreases the lower bound.
-    """
+    """Yield the run of each known pair of neighboring datasets, as privacy profiles with runs."""
     # A phase with fewer differences than another one uses its last difference again.
     from privproj.composition.balls_in_bins import tested_epochs
 
     # on the default grid, not on that of the query
+    # A phase without a known difference between neighboring sums is omitted, which only decreases the lower bound.
     pairs = [phase.with_run(discretization=None).worst_differences() for phase in phases if attains_pair(phase)]
     for i in range(max((len(changes) for changes, _ in pairs), default=0)):
         chosen = [(changes[min(i, len(changes) - 1)], run) for changes, run in pairs if changes]
@@ -182,24 +169,21 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 
 
 def attains_pair(phase: Phase) -> bool:
-    """Return whether a lower bound is proved for the run of a phase (C28).
-
-    There is no proof for a fixed projection, for truncated batches, or if no dataset attains the bound of the sampling
-    scheme. Nor is there one for the records of a user if they are not sampled independently.
-    """
+    """Return whether a lower bound is proved for the run of a phase (C28)."""
+    # No proof covers a fixed projection, truncated batches, or records of a user that are not sampled independently.
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
         return False
     if run.group_size > 1 and run.in_batches and not run.scheme.draws_records_apart:
         return False
+    # Some dataset must attain the bound of the sampling scheme.
     return run.scheme.attains_pair
 
 
 def _ratio(result: Result, least: float) -> float:
-    """Return the ratio of the value of a result to its lower bound ``least``.
+    """Return the ratio of the value of a result to its lower bound.
 
-    The value is an epsilon, a delta or an advantage. For a delta, ``least`` is a decimal logarithm. The result is
-    ``inf`` if the lower bound is not positive.
+    For a delta, ``least`` is the decimal logarithm of the lower bound.
     """
     if result.quantity == "delta":
         assert result.log10_delta is not None
@@ -211,13 +195,8 @@ def _ratio(result: Result, least: float) -> float:
 def with_alternatives(query: Composition, result: Result, solve: Callable[[Composition], Result]) -> Result:
     """Add values for balls-in-bins and Poisson sampling to a result for shuffled batches.
 
-    The value for Poisson sampling is not valid for shuffled batches. Values that cannot be computed are omitted.
-    Results for other batches are returned unchanged.
-
-    Args:
-        query: The mechanism and run of the result.
-        result: The result.
-        solve: Evaluates another mechanism and run at the target of the result.
+    The value for Poisson sampling is not valid for shuffled batches. ``solve`` evaluates another run at the same
+    target.
     """
     shuffled = [phase.run for phase in query.phases if phase.run.scheme.is_shuffled]
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):

@@ -67,10 +67,7 @@ class Phase:
 
     @property
     def place(self) -> str:
-        """The name of the phase in an error message, with the prefix ``phase``.
-
-        The prefix is omitted if the name begins with it, such as ``phase 1``.
-        """
+        """The name of the phase in an error message, with the prefix ``phase`` unless it has one."""
         return self.name if self.name == "phase" or self.name.startswith("phase ") else f"phase {self.name}"
 
     @property
@@ -139,11 +136,7 @@ class Phase:
             )
 
     def _check_free_parameters(self) -> None:
-        """Raise an error if the run sets a parameter that the bound does not have.
-
-        The parameters are ``split``, how delta is divided between two events, and ``tau``, the threshold of the
-        Beta-tail bound.
-        """
+        """Raise an error if the run sets ``split`` or ``tau``, and the bound does not have it."""
         bound, split, tau = self.bound, self.run.split, self.run.tau
         if split is not None and "split" not in bound.supports:
             raise InvalidParameterError(
@@ -155,7 +148,6 @@ class Phase:
             raise InvalidParameterError("tau", tau, "omitted if group_size is above 1")
 
     def _advice_without_poisson(self) -> str:
-        """Return advice for a mechanism that does not support Poisson sampling."""
         # The parameters of the mechanism may be incomplete here; other checks report that.
         with suppress(PrivprojError):
             holds = NeighboringRelation.REPLACE in self.bound.relations
@@ -194,18 +186,14 @@ class Phase:
 
     @property
     def is_attained(self) -> bool:
-        """True if two neighboring datasets attain the bound of one release.
-
-        For user-level privacy, the datasets differ in all records of one user.
-        """
+        """True if two neighboring datasets attain the bound of one release."""
         is_about_them = self.run.group_size == 1 or self.bound.of_group == "same"
         return is_about_them and self.bound.is_exact(self.mechanism)
 
     def release(self) -> tuple[Representation, Run]:
         """Return the bound of one release, and the run over which it is composed.
 
-        The bound is a privacy profile or, for instance, a Renyi curve. It accounts for the neighboring relation and for
-        all records of a user. For users with several records in sampled batches, it may also include the sampling of a
+        The bound accounts for the neighboring relation and for all records of a user. It may include the sampling of a
         step; the returned run is then unsampled (C37).
 
         Raises:
@@ -247,10 +235,7 @@ class Phase:
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
 
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
-        """Return the profile of a sampled step for a user, and an unsampled run (C37).
-
-        The run is unsampled because the profile includes the sampling.
-        """
+        """Return the profile of a sampled step for a user, and a run without sampling (C37)."""
         if form.excess is not None or not form.can_be_subsampled:
             raise UnsupportedError(
                 f"the bound {self.bound.name} has no amplification by subsampling, which "
@@ -261,10 +246,10 @@ class Phase:
         return _group_step(self.bound, self.mechanism, run.sampling_rate, run.group_size, fixed), self._whole_run
 
     def truncated_release(self) -> tuple[PrivacyProfile, Run] | None:
-        """Return the profile of a step with truncated batches, and an unsampled run (C26).
+        """Return the profile of a step with truncated batches, and a run without sampling (C26).
 
-        The run is unsampled because the profile includes the sampling. The result is None if no theorem covers the
-        truncation of a step. Without a maximum batch size, the result is that of :meth:`profile`.
+        The result is None if no theorem covers the truncation of a step. Without a maximum batch size, the result is
+        that of :meth:`profile`.
         """
         if self.run.max_batch_size is None:
             return self.profile()
@@ -281,27 +266,18 @@ class Phase:
 
     @property
     def _whole_run(self) -> Run:
-        """The same run without sampling, for a profile that includes the sampling of a step."""
         unsampled: Any = {"sampling_rate": 1.0, "sampling": None, "max_batch_size": None, "dataset_size": None}
         return replace(self.run, group_size=1, **unsampled)
 
     def guess(self) -> tuple[Representation, Run]:
-        """Return a bound of one release and its run, for the first guess of a search.
-
-        The result is that of :meth:`release`. If the bound does not support users with several records, the result is
-        for one record.
-        """
+        """Return a bound of one release and its run, for the first guess of a search."""
         try:
             return self.release()
         except UnsupportedError:
             return self.with_run(group_size=1).release()
 
     def for_relation(self) -> tuple[Mechanism, Run]:
-        """Return an equivalent mechanism and run that protect one record.
-
-        The mechanism has the sensitivity of all records of a user under the neighboring relation. The run has the rate
-        at which a step samples any of these records (C17).
-        """
+        """Return a mechanism and run for one record that account for all records of a user (C17)."""
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
             # Account for the group as one record that is sampled if any record of the group is, and whose sensitivity
@@ -316,13 +292,14 @@ class Phase:
         """Return privacy profiles for lower bounds, and the run to compose them over (C28).
 
         Each profile is that of one release for one difference between neighboring sums that the assumptions allow.
-        There may be none. For a user with several records in sampled batches, the records are copies of one record.
+        There may be none.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run
         if self.run.group_size > 1 and self.run.in_batches:
             from privproj.composition.group_privacy import copies_of_record
 
+            # The records of the user are copies of one record.
             of_record, _ = self.with_run(group_size=1).worst_differences()
             sure = [change.gaussian_mu for change in of_record if change.gaussian_mu]
             copies = (copies_of_record(mu, self.run.sampling_rate, self.run.group_size) for mu in sure)
@@ -355,8 +332,8 @@ class Phase:
     def curve(self, resolution: float | None = None) -> Curve:
         """Return the privacy curve of the phase, composed over all its releases.
 
-        ``resolution`` is the number of evaluations of a profile per standard deviation of the privacy loss; None means
-        the default. A smaller number is faster and less accurate; use it only to guide a search.
+        ``resolution`` is the number of evaluations of a profile per standard deviation of the privacy loss. A value
+        below the default is faster and less accurate; use it only to guide a search.
         """
         form, run = self.release()
         if resolution is not None and isinstance(form, PrivacyProfile):
@@ -463,9 +440,9 @@ class Phase:
 
 
 def with_truncation(curve: Curve, phases: Sequence[Phase]) -> Curve:
-    """Return the privacy curve of several phases, including truncated batches (C26).
+    """Return the privacy curve of several phases with truncated batches (C26).
 
-    ``curve`` is the curve without truncation. It is returned unchanged if no phase has a maximum batch size.
+    ``curve`` is the privacy curve without truncation.
     """
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve
@@ -503,15 +480,6 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
     """Return the phase of a run from a mechanism, a bound and run options.
 
     Without a neighboring relation, the run gets the default relation of the bound, or otherwise of the sampling scheme.
-
-    Args:
-        mechanism: The mechanism.
-        bound: The bound or its name; None for the default of the mechanism.
-        run: The options of the run.
-        name: The name of the phase in results and messages.
-
-    Raises:
-        InvalidParameterError: ``mechanism`` is not a mechanism, or an option is unknown or invalid.
     """
     check_mechanism(mechanism)
     bound = bound if isinstance(bound, Bound) else find_bound(type(mechanism), bound)
@@ -529,9 +497,9 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
 
 @lru_cache(maxsize=CACHED_REPRESENTATIONS)
 def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> Representation:
-    """Return the privacy profile, Renyi curve or other form of a bound of one release.
+    """Return a bound of one release, such as a privacy profile or a Renyi curve.
 
-    With ``several``, the bound is for several records of one user.
+    If ``several`` is True, the bound holds for several records of one user.
     """
     # If neighboring datasets can differ in one vector only, differences have rank one for groups too.
     if several and callable(bound.of_group) and getattr(mechanism, "largest_rank", None) != 1:
@@ -543,9 +511,9 @@ def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> 
 def _group_step(
     bound: Bound, mechanism: Mechanism, rate: float, size: int, fixed: tuple[int, int] | None
 ) -> PrivacyProfile:
-    """Return the privacy profile of a sampled step for ``size`` records of one user (C37).
+    """Return the privacy profile of a sampled step for several records of one user (C37).
 
-    ``fixed`` is the dataset size and the batch size for batches of fixed size. None means Poisson sampling at ``rate``.
+    ``fixed`` is the dataset size and the batch size; None means Poisson sampling.
     """
     from privproj.composition.group_privacy import fixed_size_weights, group_step, poisson_weights
 
@@ -560,7 +528,7 @@ def _group_step(
 
 
 def numerics_of(curve: Curve) -> dict[str, object]:
-    """Return how a privacy curve was composed, as names and values; empty for a closed form."""
+    """Return the numerical parameters of a composed privacy curve; empty for a closed form."""
     return dict(getattr(curve, "numerics", {}))
 
 

@@ -161,10 +161,7 @@ class Composition:
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
     def by_one_accountant(self) -> "Composition":
-        """Return a copy with bounds that the external accountant of the run can compose.
-
-        A run without an external accountant is returned unchanged.
-        """
+        """Return a copy with bounds that the external accountant of the run, if any, can compose."""
         accountant = self.accountant
         return replace(self, phases=accountant.accounted(self.phases)) if accountant else self
 
@@ -232,10 +229,7 @@ class Composition:
         return unique((*self.requirements, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
-        """Return the fields of a result that do not depend on its value.
-
-        They describe the mechanism, the run, the bound and its source.
-        """
+        """Return the fields of a result that describe the mechanism, the run and the bound."""
         phases, run_requirements = self.phases, self.run_requirements
         requirements = unique(text for phase in phases for text in phase.mechanism_requirements)
         run = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
@@ -389,10 +383,7 @@ class Composition:
 
 
 def _continues(before: Phase, phase: Phase) -> bool:
-    """Return whether a phase equals an earlier one except for its number of steps.
-
-    The result is False for phases of an external accountant or with a fixed projection.
-    """
+    """Return whether a phase equals an earlier one except for its number of steps."""
     # Two phases with a fixed projection have two different projections.
     if before.accountant is not None or vars(before.mechanism).get("fixed_projection"):
         return False
@@ -400,12 +391,7 @@ def _continues(before: Phase, phase: Phase) -> bool:
 
 
 def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
-    """Return the phase with its noise multiplier multiplied by a factor.
-
-    Raises:
-        InvalidParameterError: The phase has no noise multiplier.
-        UnsupportedError: Another accountant composes the phase.
-    """
+    """Return the phase with its noise multiplier multiplied by a factor."""
     if phase.accountant is not None:
         raise UnsupportedError(
             f"{phase.place} uses another accountant, so its noise cannot be scaled. Omit the phase, or "
@@ -420,10 +406,7 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
 
 
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
-    """Return the common options of the runs of several phases, as plain values.
-
-    The result has no sampling scheme and no rate, because these may differ between phases.
-    """
+    """Return the run options that several phases have in common."""
     shared = phases[0].run.parameters() if phases else {}
     run = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}
     run |= {"steps": sum(phase.run.steps for phase in phases), "sampling_rate": None, "sampling": None}
@@ -431,15 +414,12 @@ def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
 
 
 def unique(items: Iterable[str]) -> tuple[str, ...]:
-    """Return the items without repetitions, in the order of their first occurrence."""
+    """Return texts without repetitions, in the order of their first occurrence."""
     return tuple(dict.fromkeys(items))
 
 
 def composition_of(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Composition:
-    """Return a run with one phase, which has no name.
-
-    ``bound`` is the name of a bound of the mechanism, or None for the default.
-    """
+    """Return a run with one phase; without a name of a bound, the default bound is used."""
     return Composition((phase_for(mechanism, bound, run),))
 
 
@@ -461,15 +441,12 @@ def build_result(
 ) -> Result:
     """Build the :class:`privproj.Result` of a query.
 
-    The status of the result is the weakest status of a phase. A value of a refuted bound has side none and outcome
-    unsupported. A value whose rounding errors are measured, not proved, is conditional.
-
     Args:
         query: The run that was evaluated.
         quantity: The name of the quantity.
         value: The value; None if there is none.
-        interval: An enclosure of the exact value; None if only an upper end is known.
-        curve: The privacy curve from which the value was read, for the numerics of the result; None for no numerics.
+        interval: An enclosure of the exact value; None if only an upper bound is known.
+        curve: The privacy curve from which the value was read; None omits the numerics of the result.
         **fields: Other fields of :class:`privproj.Result`.
     """
     phases = query.phases
@@ -516,10 +493,9 @@ def build_result(
 
 
 def query_of(quantity: str) -> Callable[[Solver], Solver]:
-    """Return a decorator that attaches a result without a value to errors.
+    """Return a decorator that attaches a result without a value to every :class:`QueryError`.
 
-    The decorator is for a function ``solve(query, target)``. If the function raises a :class:`QueryError`, the error
-    gets a result that describes the query.
+    The decorated function evaluates a query at a target.
     """
 
     def decorate(solve: Solver) -> Solver:

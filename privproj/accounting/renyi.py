@@ -1,4 +1,4 @@
-"""Find the Renyi DP curve of a mechanism and its run, for Renyi accountants."""
+"""Find the Renyi DP curve of a mechanism and its run."""
 
 from dataclasses import replace
 
@@ -10,8 +10,6 @@ from privproj.profiles.rdp import BestCurve, RenyiCurve
 
 def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
     """Return the Renyi DP curve of a phase, and the phase with the bound of this curve.
-
-    If the bound of the phase has no Renyi curve, the Renyi bound of the mechanism replaces it.
 
     Raises:
         UnsupportedError: The mechanism has no Renyi bound, or none that supports the sampling.

@@ -1,7 +1,4 @@
-"""Build and plan training runs of several phases.
-
-The functions calibrate the noise of all phases, compute how many releases a privacy budget allows, and plan DP-SFT.
-"""
+"""Build and plan training runs of several phases."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,16 +1,18 @@
 """Compute lower bounds of epsilon and delta for shuffled batches of fixed size (C27).
 
 A lower bound is the success of one attack on one pair of neighboring datasets. In each of ``E`` epochs the data are
-shuffled and split into ``t`` batches. The gradient of one record has the clipping norm as its norm. The gradient of
-every other record has the same norm and the opposite direction. So the sum of every batch without this record is known
-up to the noise. The sum of the batch with the record is shifted by ``a R`` standard deviations of the noise, or by
-``b R`` in the neighboring dataset: ``(a, b) = (2, 1)`` under zero-out, ``(1, 0)`` under replace. Here ``R^2`` is the
-squared sensitivity of a unit direction, in units of the noise. For Gaussian noise ``R = 1/z``, where ``z`` is the noise
-multiplier. For a projection that the adversary observes ``R`` is random, but known to the adversary.
+shuffled and split into ``t`` batches. All gradients have the clipping norm as their norm. The gradients of one record
+and of all other records have opposite directions. So the adversary knows the sum of a batch without this record up to
+the noise.
 
-The adversary marks a batch if its shift, in standard deviations of the noise, exceeds ``w/R + (a+b) R/2``. Here ``w``
-is a threshold for the log likelihood ratio. The adversary marks an epoch if one of its batches is marked. An epoch is
-marked with the probability ``A`` with the record and ``B`` in the neighboring dataset:
+This record shifts the sum of its batch by ``a R`` standard deviations of the noise, and by ``b R`` in the neighboring
+dataset. Here ``(a, b)`` is ``(2, 1)`` under zero-out and ``(1, 0)`` under replace, and ``R`` is the ratio of
+sensitivity to noise in this direction. For Gaussian noise ``R`` is one over the noise multiplier. For an observed
+projection ``R`` is random, but known to the adversary.
+
+The adversary marks a batch if its shift, in standard deviations of the noise, exceeds ``w/R + (a+b) R/2``, where ``w``
+is a threshold for the log likelihood ratio. An epoch is marked if one of its batches is marked. The probability of this
+is ``A`` with the record and ``B`` in the neighboring dataset:
 
     A = 1 - (1 - M[Q(w/R - R/2)]) (1 - M[Q(w/R + (a+b) R/2)])^(t-1),
     B = 1 - (1 - M[Q(w/R + R/2)]) (1 - M[Q(w/R + (a+b) R/2)])^(t-1).
@@ -66,19 +68,16 @@ class _ShiftCell(NamedTuple):
 
 
 def fixed_shift(noise_multiplier: float) -> tuple[_ShiftCell, ...]:
-    """Return the distribution of the ratio of sensitivity to noise for Gaussian noise.
-
-    The ratio is constant, so the result is a single interval.
-    """
+    """Return the ratio of sensitivity to noise for Gaussian noise, as a one-point distribution."""
     return (_ShiftCell(1.0 / noise_multiplier, 1.0 / noise_multiplier, 0.0, 0.0),)
 
 
 def random_shift(distribution: ScaledBeta) -> tuple[_ShiftCell, ...]:
-    """Return the distribution of the ratio of sensitivity to noise for a random projection.
+    """Return the distribution of the ratio of sensitivity to noise for an observed projection.
 
-    ``distribution`` is the distribution of the squared ratio. The adversary observes the projection, and each batch has
-    a fresh one.
+    ``distribution`` is the distribution of the squared ratio.
     """
+    # The adversary observes the projection, and each batch has a fresh one.
     # first and last cell, in standard deviations from the middle
     first, last = -5, 8
     places = [
@@ -97,10 +96,7 @@ def random_shift(distribution: ScaledBeta) -> tuple[_ShiftCell, ...]:
 
 @dataclass(frozen=True)
 class ShuffledEpochs:
-    """Lower bounds of epsilon and delta for epochs of shuffled batches (C27).
-
-    They are the result of one attack on a pair of neighboring datasets. The noise is Gaussian.
-    """
+    """Lower bounds of epsilon and delta for epochs of shuffled batches (C27)."""
 
     cells: tuple[_ShiftCell, ...]  # distribution of ``R``, the sensitivity of a unit direction over the noise
 
@@ -111,10 +107,7 @@ class ShuffledEpochs:
     relation: NeighboringRelation  # zero-out or replace
 
     def epsilon_at_least(self, log_delta: float) -> float:
-        """Return a lower bound of epsilon at the delta ``e^log_delta``, rounded down.
-
-        The result is 0 if no lower bound is known.
-        """
+        """Return a lower bound of epsilon at a given log of delta, rounded down; 0 if unknown."""
 
         # eps >= ln[(P[Bin(E, A) >= k] - delta) / P[Bin(E, B) >= k]]
         def value(right: float, wrong: float) -> float:
@@ -125,10 +118,7 @@ class ShuffledEpochs:
         return max(0.0, eps - LOWER_MARGIN * (1.0 + abs(eps))) if eps > -math.inf else 0.0
 
     def log_delta_at_least(self, eps: float) -> float:
-        """Return a lower bound of ``ln delta`` at ``eps``, rounded down.
-
-        The result is ``-inf`` if no lower bound is known.
-        """
+        """Return a lower bound of the log of delta at ``eps``, rounded down; ``-inf`` if unknown."""
 
         # delta >= P[Bin(E, A) >= k] - e^eps P[Bin(E, B) >= k]
         def value(right: float, wrong: float) -> float:
@@ -138,10 +128,9 @@ class ShuffledEpochs:
         return log_delta - LOWER_MARGIN * (1.0 + abs(log_delta)) if log_delta > -math.inf else log_delta
 
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
-        """Return the largest ``value`` of the attack, over several of its thresholds.
+        """Return the largest ``value`` of the attack over several of its thresholds.
 
-        The thresholds of the log likelihood ratio are at most about ``reach``. ``value`` is a function of the two
-        log-probabilities of :meth:`_log_tails`.
+        ``value`` is a function of the two log-probabilities of :meth:`_log_tails`. ``reach`` limits the thresholds.
         """
         last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
@@ -153,10 +142,10 @@ class ShuffledEpochs:
         return -minimize(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _log_tails(self, w: float) -> Iterator[tuple[float, float]]:
-        """Yield log-probabilities that the attack marks at least ``k`` epochs.
+        """Yield log-probabilities that the attack detects the record in at least ``k`` epochs.
 
-        Several ``k`` are tried. An epoch is marked if a log likelihood ratio exceeds ``w``. The first probability is
-        for the dataset with the record, rounded down. The second one is for the neighboring dataset, rounded up.
+        Each of several ``k`` has a pair: for the dataset with the record, rounded down, and for its neighbor, rounded
+        up. ``w`` is a threshold for the log likelihood ratio.
         """
         right, wrong = self.log_looks_so(w)
         if self.epochs == 1:
@@ -172,10 +161,10 @@ class ShuffledEpochs:
             yield max(above, log1m_exp(fewer)), log_binomial_tail(seen, unlikely, k).upper
 
     def log_looks_so(self, w: float) -> tuple[float, float]:
-        """Return two log-probabilities that the attack marks an epoch.
+        """Return log-probabilities that the attack detects the record in an epoch.
 
-        The attack marks an epoch if a log likelihood ratio exceeds the threshold ``w >= 0``. The first probability is
-        for the dataset with the record, rounded down. The second one is for the neighboring dataset, rounded up.
+        The first is for the dataset with the record, rounded down. The second is for its neighbor, rounded up. ``w >=
+        0`` is a threshold for the log likelihood ratio.
         """
         # (a + b)/2 for (a, b) = (1, 0) or (2, 1)
         mean = 0.5 if self.relation is NeighboringRelation.REPLACE else 1.5
@@ -190,11 +179,12 @@ class ShuffledEpochs:
         return widen_outward(_log_any(right), 1e-13).lower, widen_outward(_log_any(wrong), 1e-13).upper
 
     def _log_tail_at_least(self, w: float, slope: float) -> float:
-        """Return ``ln E[Q(w/R + slope R)]``, rounded down.
+        """Return the log-probability that the sum of a batch exceeds a threshold, rounded down.
 
-        ``R`` is the random ratio of sensitivity to noise, ``Q`` is the upper tail of the normal distribution, and ``w``
-        is a threshold for the log likelihood ratio.
+        The threshold is ``w/R + slope R`` standard deviations above the mean, for the ratio ``R`` of sensitivity to
+        noise.
         """
+        # ln E[Q(w/R + s R)] with the slope s.
         # w/R + s R decreases for s < 0. For s > 0 it decreases, then increases. So it is largest at an end of a cell.
         logs = []
         for low, high, log_least, _ in self.cells:
@@ -204,11 +194,12 @@ class ShuffledEpochs:
         return _log_sum(logs) - 1e-12
 
     def _log_tail_at_most(self, w: float, slope: float) -> float:
-        """Return ``ln E[Q(w/R + slope R)]``, rounded up, for ``slope > 0``.
+        """Return the log-probability that the sum of a batch exceeds a threshold, rounded up.
 
-        ``R`` is the random ratio of sensitivity to noise, ``Q`` is the upper tail of the normal distribution, and ``w``
-        is a threshold for the log likelihood ratio.
+        The threshold is ``w/R + slope R`` standard deviations above the mean, for the ratio ``R`` of sensitivity to
+        noise. ``slope`` must be positive.
         """
+        # ln E[Q(w/R + s R)] with the slope s.
         # w/R + s R is least at R = sqrt(w/s).
         least = math.sqrt(w / slope)
         logs = [
@@ -218,7 +209,7 @@ class ShuffledEpochs:
 
 
 def _log_tail(w: float, slope: float, root: float) -> Enclosure:
-    """Return an enclosure of ``ln Q(w/root + slope root)``; ``Q`` is the normal upper tail."""
+    """Return an enclosure of the log of the normal upper tail at ``w/root + slope root``."""
     if root <= 0.0:
         return Enclosure(-math.inf, math.log(0.5))
     x, size = w / root + slope * root, w / root + abs(slope) * root
@@ -242,7 +233,7 @@ def _log_odds_against(log_probability: float) -> float:
 
 
 def _log_any(log_spent: float) -> float:
-    """Return ``ln(1 - e^-x)`` from ``log_spent = ln x``."""
+    """Return ``ln(1 - e^-x)`` from ``ln x``."""
     if log_spent < -35.0:
         return log_spent
     return 0.0 if log_spent > 7.0 else math.log(-math.expm1(-math.exp(log_spent)))
@@ -251,9 +242,8 @@ def _log_any(log_spent: float) -> float:
 def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
     """Return a lower bound of ``ln delta`` or epsilon for shuffled batches (C27).
 
-    With ``of_delta``, ``goal`` is an epsilon, and the result is a lower bound of ``ln delta``. Otherwise ``goal`` is
-    the decimal logarithm of a delta, and the result is a lower bound of epsilon. The result is ``-inf`` if none is
-    known.
+    ``goal`` is an epsilon if ``of_delta`` is True, and otherwise the decimal logarithm of a delta. The result is
+    ``-inf`` if no bound is known.
     """
     run, cells = phase.run, _shift_of(phase.mechanism)
     if cells is None or run.batches is None or run.relation is None:

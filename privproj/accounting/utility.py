@@ -2,8 +2,7 @@
 
 Two numbers describe the update of a step (docs/proofs.md, C38). The effective noise multiplier is the noise multiplier
 of the DP-SGD run whose update has the same noise. The projection error is the mean squared error of the update,
-relative to the square of the clipped sum. With fresh projections it averages out over the steps. Algorithms are
-compared at the same epsilon and delta.
+relative to the square of the clipped sum. Algorithms are compared at the same epsilon and delta.
 """
 
 import math
@@ -87,9 +86,6 @@ def update_utility(
 ) -> Utility | None:
     """Compute the noise and projection error of a mechanism's update, compared with DP-SGD.
 
-    The result has the effective noise multiplier, the projection error (C38), and the noise multiplier that DP-SGD
-    needs for the same target in the same run.
-
     Args:
         mechanism: The mechanism with its noise multiplier.
         epsilon: The epsilon of the mechanism in this run.
@@ -130,10 +126,7 @@ def update_utility(
 def utility_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Utility:
     """Return the noise and projection error of a mechanism's update, compared with DP-SGD.
 
-    Args:
-        mechanism: The mechanism with its noise multiplier.
-        lift: The noise and the projection error, as :meth:`Mechanism.lift` returns them.
-        dp_sgd: The result of the sigma query of DP-SGD for the same target and run.
+    ``dp_sgd`` is the result of the sigma query of DP-SGD for the same target and run.
     """
     run: Any = dp_sgd.run
     # If a step is an epoch, each of its batches is an update.
@@ -203,10 +196,7 @@ class Choice:
 
 
 class _Way(NamedTuple):
-    """A training algorithm, and the mechanism that accounts for it.
-
-    ``lift`` is the noise and the projection error of its updates; if it is None, the mechanism computes them.
-    """
+    """A training algorithm, and the mechanism that accounts for it."""
 
     algorithm: str | None
     mechanism: Mechanism
@@ -295,12 +285,11 @@ def _ways_of(projected: M2) -> list[_Way]:
 def _clipped_after(projected: M2, *, haar: bool) -> Lift:
     """Return the noise and projection error of algorithms that clip after projecting (C38).
 
-    Every record is assumed to be clipped, and its gradient to have rank one along the unit vector ``u``. With the mean
-    component ``a`` of a clipped record along ``u`` (in clipping norms), the effective noise multiplier is
-    ``z sqrt(r/d) / a`` for the noise multiplier ``z``, the rank ``r`` and the dimension ``d``. The squared projection
-    error is ``1/a^2 - 1``. With ``haar``, the projection is a uniformly random orthogonal one; otherwise it is a
-    Gaussian matrix (projected DP-SGD). The result is for the worst of several layers.
+    If ``haar`` is True, the projection is a uniformly random orthogonal one, and otherwise a Gaussian matrix.
     """
+    # Every record is assumed to be clipped, and its gradient to have rank one along a unit vector u. Let z be the noise
+    # multiplier, and a the mean component of a clipped record along u in clipping norms. The effective noise multiplier
+    # is z sqrt(r/d) / a, and the squared projection error is 1/a^2 - 1. The result is for the worst of all layers.
     # a = E sqrt b. For an orthogonal projection P, b = |P u|^2 ~ Beta(r/2, (d-r)/2). For a Gaussian matrix A,
     # b ~ Beta(r/2, (d-1)/2) is the squared cosine of the angle between A^T A u and u. For gradients of higher rank b
     # varies less.
@@ -316,16 +305,13 @@ def _clipped_after(projected: M2, *, haar: bool) -> Lift:
 
 
 def _mean_root_of_beta(a: float, b: float) -> float:
-    """Return ``E sqrt X`` for ``X ~ Beta(a, b)``."""
+    """Return the mean of the square root of a Beta variable."""
     # Gamma(a + 1/2) Gamma(a + b) / (Gamma(a) Gamma(a + b + 1/2)).
     return math.exp(math.lgamma(a + 0.5) - math.lgamma(a) + math.lgamma(a + b) - math.lgamma(a + b + 0.5))
 
 
 def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice | None:
-    """Return an algorithm calibrated to the target, or None if it cannot meet the target.
-
-    ``plain`` is the calibrated DP-SGD in the same run.
-    """
+    """Return an algorithm calibrated to the target, or None if it cannot meet the target."""
     try:
         result = plain if isinstance(way.mechanism, Gaussian) else sigma(way.mechanism, **target, **run)
     except (QueryError, UnsupportedError):

@@ -1,7 +1,7 @@
 """Compute epsilons, deltas or noise multipliers for arrays of parameters.
 
 Compiled functions evaluate many rows at once for the bounds that have them. All other rows, and rows with an error, are
-evaluated one by one, as scalar queries. Rows that differ only in noise and target share one check of their parameters.
+evaluated one by one, as scalar queries.
 """
 
 import math
@@ -221,7 +221,7 @@ def sigmas(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
 def _answer_columns(
     quantity: str, mechanism: AnyColumns, /, *, bound: str | None = None, threads: int = 1, **parameters: Any
 ) -> ColumnResult:
-    """Evaluate an array query: broadcast its parameters, and evaluate every row."""
+    """Evaluate an array query."""
     kind, of_mechanism = _kind_and_parameters(mechanism)
     for name in set(of_mechanism) & set(parameters):
         raise InvalidParameterError(name, parameters[name], "given once, either in the mechanism or as an argument")
@@ -303,11 +303,7 @@ def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def _check_given(kind: type[Mechanism], quantity: str, parameters: Mapping[str, Any]) -> None:
-    """Raise an error for a parameter that is unknown, or that the quantity does not use.
-
-    Raises:
-        InvalidParameterError: There is such a parameter.
-    """
+    """Raise an error for a parameter that is unknown, or that the quantity does not use."""
     names, taken = [field.name for field in fields(kind)], target_names(quantity)[:3]
     for name, value in parameters.items():
         if name not in TARGETS and name not in names:
@@ -320,11 +316,7 @@ def _check_given(kind: type[Mechanism], quantity: str, parameters: Mapping[str, 
 
 
 def _column_of(name: str, value: Any) -> Array:
-    """Return the values of a parameter as an array.
-
-    Raises:
-        InvalidParameterError: They are not an array of numbers, or contain masked values or booleans.
-    """
+    """Return the values of a parameter as an array of numbers."""
     try:
         column = np.array(value)  # a copy, because lower ends may be computed later
     except ValueError:
@@ -353,10 +345,7 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
 
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
-    """Return the fields of a result that all rows of an array query share.
-
-    They are the bound, the weakest status and side of all rows, and the union of their assumptions and requirements.
-    """
+    """Return the fields of a result that all rows of an array query share."""
     requirements = (text for phase in phases for text in (*phase.mechanism_requirements, *phase.run_requirements))
     return {
         "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
@@ -377,10 +366,8 @@ class ColumnAnswers:
     """The targets and computed values of many rows of an array query.
 
     Attributes:
-        quantity: The quantity: epsilon, delta or sigma.
         numbers: Targets and given noise multipliers, by the names of the fields of a result, and ``log_delta``.
             ``delta`` is 0 if it is below the range of doubles.
-        value: The computed values.
         shape: The index of each row in ``phases`` and ``sides``; -1 for a row that must be evaluated as a scalar query.
         lower_ends: Indices of rows, with a function that computes lower ends for their values.
         phases: One phase for each group of rows that differ only in noise and target.
@@ -411,10 +398,7 @@ class ColumnAnswers:
 
 
 def _numbers_of(quantity: str, parameters: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
-    """Return targets and noise multipliers as arrays, and a mask of valid rows.
-
-    A row is valid if all its values are within their ranges.
-    """
+    """Return targets and noise multipliers as arrays, and a mask of the rows in range."""
     fine = np.ones(size, bool)
 
     def read(name: str, low: float, high: float) -> Array:
@@ -456,7 +440,7 @@ def read_columns(
         same: The arguments that all rows share.
         columns: The arguments with a value for each row.
         size: The number of rows.
-        phase_at: Builds and checks the query of the row with an index. A row for which it raises an error is not
+        phase_at: A function that returns the phase of the row with an index. A row for which it raises an error is not
             evaluated.
         threads: The number of threads.
     """
@@ -520,10 +504,9 @@ _Answered = Callable[[Array, Array], tuple[Array, Array]]
 
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: Array) -> tuple[Array, Array]:
-    """Return both values of a compiled function for every row of an array query.
+    """Return both outputs of a compiled function for every row of an array query.
 
-    ``noises`` are noise multipliers, and ``targets`` are epsilons or log deltas. The second value is ``inf`` in a row
-    that the function cannot evaluate.
+    The second output is ``inf`` in a row that the function cannot evaluate.
     """
     distributions = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
     first, answered = over_rows(kernel, targets, distributions, threads, shape.profile.weight)
@@ -531,12 +514,10 @@ def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, targets: 
 
 
 def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
-    """Return a lower bound for each exact epsilon or noise multiplier; 0 if none is found.
-
-    At the lower bound, delta exceeds the target. ``sought`` names the computed quantity.
-    """
+    """Return a lower bound for each exact epsilon or noise multiplier; 0 if none is found."""
 
     def is_above(where: Places, x: Array) -> Any:
+        # At a lower bound, delta exceeds the target.
         tried = {name: column[where] for name, column in at.items()} | {sought: x}
         return of_delta(tried["noise_multiplier"], tried["epsilon"])[0] > tried["log_delta"]
 
@@ -547,7 +528,7 @@ def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str,
 def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: float, otherwise: float) -> Array:
     """Return numbers, each changed in growing relative steps until ``holds`` is true for it.
 
-    The first step is ``step``. A number for which ``holds`` never becomes true is replaced by ``otherwise``.
+    A number for which it never becomes true is replaced by ``otherwise``.
     """
     moved = start.copy()
     waiting = np.flatnonzero((moved > 0.0) & (moved < math.inf))
@@ -560,11 +541,7 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 
 
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
-    """Return noise multipliers that meet ``(epsilon, delta)``, nearly the smallest ones.
-
-    The result is ``inf`` in rows for which none is found. Epsilon is evaluated at each result; if it meets the target,
-    so does delta (C24).
-    """
+    """Return nearly the smallest noise multipliers that meet ``(epsilon, delta)``, or ``inf``."""
     # secants of ln epsilon over ln z in a bracket, where z is the noise multiplier
     most = epsilon * (1.0 - CALIBRATION_STEP)
 
@@ -602,4 +579,5 @@ def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Ar
     z[waiting] = high[waiting]
     # Where the kernel has no value below a noise, the scalar query is used.
     z[blind] = math.inf
+    # If the epsilon at a noise multiplier meets the target, so does its delta (C24).
     return _moved_until(is_met, z, CALIBRATION_STEP, math.inf)

@@ -1,8 +1,8 @@
 """Evaluate delta and epsilon of array queries by compiled functions (C24).
 
-Round trips hold: ``delta`` or ``deltas`` at the epsilon that ``epsilons`` returns for ``d`` is at most ``d``, and
-``sigmas`` meets both its targets. Let ``U`` be the upper end of an enclosure of ``ln delta``, and ``w`` the width of
-the enclosure. Let ``V(h)`` be the delta that is printed for a log delta ``h``. Then
+The delta at the epsilon that ``epsilons`` returns is at most the target delta, and a result of ``sigmas`` meets both
+its targets. Let ``U(eps)`` be the upper end of an enclosure of ``ln delta(eps)``, and ``w`` the width of the enclosure.
+Let ``V(h)`` be the delta that is printed for a log delta ``h``. Then
 
     deltas(e)   = V(U(c) + 2 w), where c is the largest number of thirteen digits that is at most e,
     epsilons(d) = a number c of thirteen digits, for which U(c) + 6 w <= ln d was evaluated,
@@ -51,10 +51,9 @@ ROOT: Any = None  # the kernel of the approximate inverse of the profile; set by
 
 
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:
-    """Return an enclosure of ``ln delta(eps)``, with its upper end raised by a margin.
+    """Return an enclosure of ``ln delta(eps)``, with its upper end raised by ``widths`` widths.
 
-    The margin is ``widths`` times the width of the enclosure. ``row`` has the parameters of the profile and the
-    sampling rate. The result is ``(-inf, inf)`` if delta cannot be computed.
+    ``row`` has the parameters of the profile and the sampling rate. The result is infinite if delta cannot be computed.
     """
     rate, shift, most = row[-1], 0.0, 0.0
     if rate < 1.0:
@@ -86,10 +85,7 @@ def delta_of_row(eps: float, row: Sequence[float]) -> tuple[float, float]:
 
 
 def _root(log_delta: float, row: Sequence[float]) -> float:
-    """Return an approximate epsilon for this log delta.
-
-    The caller must evaluate delta at the result.
-    """
+    """Return an approximate epsilon for a log delta; the caller must evaluate delta there."""
     rate = row[-1]
     if not rate < 1.0:
         return ROOT(log_delta, row)[0]
@@ -101,10 +97,10 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 
 
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return ``(excess, epsilon)`` with a delta at ``epsilon`` of at most ``e^log_delta``.
+    """Return an upper bound, at most 0, of ``ln delta(eps) - log_delta``, and the epsilon ``eps``.
 
-    ``excess`` is an upper bound of ``ln delta(epsilon)``, minus ``log_delta``; it is at most 0. If no epsilon is found,
-    the result is ``(inf, inf)``. ``row`` has the parameters of the profile and the sampling rate.
+    ``row`` has the parameters of the profile and the sampling rate. The result is ``(inf, inf)`` if no epsilon is
+    found.
     """
     # aim below the target by more than the margin
     width = FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta)
@@ -167,10 +163,9 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
 
 
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
-    """Return whether the results of array queries also meet the target (C24).
+    """Return whether array queries at the phase's noise multiplier meet the target too (C24).
 
-    They are evaluated at the noise multiplier of the phase. The result is True if no compiled function can evaluate
-    them.
+    The result is True if no compiled function can evaluate them.
     """
     shape = shape_of(phase, curve)
     if shape is None:

@@ -1,7 +1,4 @@
-"""Read and write run files, ledgers and files of expected bounds.
-
-The public names are in ``__init__.pyi``. A public name is loaded on first use.
-"""
+"""Read and write run files, ledgers and files of expected bounds."""
 
 from privproj.lazy import lazy_names
 

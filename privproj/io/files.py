@@ -1,8 +1,4 @@
-"""Read files of limited size, write files atomically, and parse TOML and JSON.
-
-If the process is killed during a write, the file has either its old or its new content. JSON that two parsers could
-read differently is rejected: duplicate keys, nan and infinities.
-"""
+"""Read files of limited size, write files atomically, and parse TOML and JSON."""
 
 import json
 import math
@@ -31,8 +27,6 @@ STANDARD_INPUT = "-"  # file name of standard input
 def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE) -> bytes:
     """Return the content of a file, of a pipe, or of standard input for ``-``.
 
-    ``name`` is the parameter name in errors. ``most`` is the maximum size in bytes.
-
     Raises:
         InvalidParameterError: The file has more than ``most`` bytes, cannot be read, or is a directory or a device.
     """
@@ -44,11 +38,7 @@ def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE)
 
 
 def sha256_of(path: str | Path, name: str = "FILE") -> str:
-    """Return the SHA-256 of a file of any size as hexadecimal digits.
-
-    Raises:
-        InvalidParameterError: The file cannot be read, or is a directory or a device.
-    """
+    """Return the SHA-256 of a file of any size as hexadecimal digits."""
     with _opened(path, name) as file:
         return file_digest(file, "sha256").hexdigest()
 
@@ -75,10 +65,7 @@ def _opened(path: str | Path, name: str) -> Iterator[Any]:
 
 
 def open_locked(path: str | Path, name: str) -> int:
-    """Return the descriptor of an open file with an exclusive lock.
-
-    The file is opened for reading and appending, and created if it does not exist. ``name`` is the parameter name in
-    errors.
+    """Open a file for reading and appending with an exclusive lock, and return its descriptor.
 
     Raises:
         InvalidParameterError: The file cannot be opened, or another process holds the lock.
@@ -115,16 +102,10 @@ def naming(path: str | Path) -> Iterator[None]:
 def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode: int | None = None) -> None:
     """Replace a file atomically by the content that ``fill`` writes.
 
-    The content is written to a temporary file in the same directory, flushed to the disk, and renamed to ``path``.
-
     Args:
         path: The file. If it is a link, the target of the link is replaced. A pipe or a device is written directly.
         fill: A function that writes the content to an open file.
-        mode: The permissions of the file; None keeps the permissions of the old file, or takes the default for a new
-            one.
-
-    Raises:
-        OSError: The file cannot be written; the error names ``path``.
+        mode: The permissions of the file; None keeps those of the old file.
     """
     with naming(path):
         if os.path.exists(path) and not os.path.isfile(path):
@@ -164,9 +145,6 @@ LARGEST_TOML = 2 << 20  # bytes; for malicious keys the parser needs a hundred t
 def read_data(path: str) -> dict[str, Any]:
     """Return the data of a TOML or JSON file.
 
-    A file is parsed as JSON if its name ends in ``.json``. Standard input (``-``) is parsed as JSON if it begins with a
-    brace. Everything else is parsed as TOML.
-
     Raises:
         InvalidParameterError: The file cannot be read or is too large, or it is not TOML or a JSON object.
     """
@@ -190,7 +168,7 @@ def read_data(path: str) -> dict[str, Any]:
 
 
 def _reason_of(error: Exception, text: str) -> str:
-    """Return the message of a parser error, with the text of the line that it names."""
+    """Return the message of a parser error, with the line of the text that it names."""
     at = re.search(r"at line (\d+)", str(error))
     lines = text.splitlines()
     line = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
@@ -198,11 +176,7 @@ def _reason_of(error: Exception, text: str) -> str:
 
 
 def _exact(text: str) -> float:
-    """Return the double that a decimal text denotes without a loss of digits.
-
-    Raises:
-        ValueError: The double is infinite, or its ``repr`` denotes another number than the text.
-    """
+    """Return the double that a decimal text denotes; raise ValueError if digits are lost."""
     value = float(text)
     if not math.isfinite(value) or Decimal(text, Context(traps=[])) != Decimal(repr(value)):
         raise ValueError(f"the number {quoted(text)} is not a double")
@@ -210,13 +184,12 @@ def _exact(text: str) -> float:
 
 
 def parse_json(text: str, number: Callable[[str], float] = _exact) -> Any:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text whose numbers are doubles without a loss of digits.
 
-    ``number`` parses the numbers that have a point or an exponent. The default rejects numbers that a double cannot
-    represent without a loss of digits.
+    ``number`` replaces the parser of numbers with a point or an exponent.
 
     Raises:
-        ValueError: The text is not JSON, or two parsers could read it differently.
+        ValueError: The text is not JSON, or has a duplicate key, nan or an infinity.
         RecursionError: The text is nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_unique, parse_float=number, parse_constant=_refuse_constant)
@@ -227,7 +200,6 @@ def read_json(content: bytes | str, name: str, path: str | Path, expected: str) 
 
     Raises:
         InvalidParameterError: The text is not valid JSON, has a duplicate key, or has a number that is not a double.
-            The message has the parameter name ``name``, the ``path`` and the ``expected`` text.
     """
     try:
         return parse_json(content if isinstance(content, str) else content.decode())
@@ -250,20 +222,12 @@ def _refuse_constant(text: str) -> None:
 
 
 def json_equal(one: object, other: object) -> bool:
-    """Return whether two JSON values are equal, including their types.
-
-    For example, 1 differs from 1.0 and from true. The order of keys does not matter.
-    """
+    """Return whether two JSON values are equal, including types: 1 differs from 1.0 and true."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """Return the values of a JSON object that has the keys and types of ``kinds``.
-
-    Raises:
-        InvalidParameterError: The object has other keys, or a value does not pass the check of its :class:`Kind`. The
-            message has the ``name`` of the object, or the key of the value.
-    """
+    """Return the values of a JSON object, which must have the keys and types of ``kinds``."""
     if not isinstance(table, dict) or set(table) != set(kinds):
         raise InvalidParameterError(name, quoted(table), "a table with the keys " + ", ".join(kinds))
     for key, kind in kinds.items():
@@ -273,19 +237,12 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
 
 
 def text_matching(pattern: str, description: str) -> Kind:
-    """Return the check of a value that must be a text which matches ``pattern``.
-
-    The regular expression must match the whole text. ``description`` describes these texts in messages.
-    """
+    """Return the type of a text that matches a regular expression as a whole."""
     return Kind(description, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
 
 
 def _parse_decimal(text: str) -> float:
-    """Return the float that a decimal text denotes, which must not underflow to 0.
-
-    Raises:
-        ValueError: The number underflows to 0.
-    """
+    """Return the float that a decimal text denotes; raise ValueError if it underflows to 0."""
     number = float(text)
     if number == 0.0 and any(c in "123456789" for c in text.lower().split("e")[0]):
         raise ValueError(f"{text} underflows to zero")
@@ -293,13 +250,9 @@ def _parse_decimal(text: str) -> float:
 
 
 def check_not_same_file(name: str, path: str | None, file: str | None, used: str = "read") -> None:
-    """Raise :class:`InvalidParameterError` if two paths of a command are one file.
+    """Raise :class:`InvalidParameterError` if an output path and another path are one file.
 
-    Args:
-        name: The option of the output, for the message.
-        path: The path of the output; None if there is no output.
-        file: The path of the other file; None if there is no other file.
-        used: How the command uses the other file, for the message.
+    ``name`` is the option of the output, and ``used`` states how the command uses the other file.
     """
     if path is not None and file is not None and Path(path).resolve() == Path(file).resolve():
         raise InvalidParameterError(name, path, f"another file than {file}, which is {used}")
@@ -320,10 +273,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) -> str:
-    """Return ``shared`` keys and an array of tables ``entries`` as TOML.
-
-    The array has the name ``table``. Shared keys whose value is None are omitted.
-    """
+    """Return keys and an array of tables as TOML; keys with the value None are omitted."""
     lines = [f"{key} = {_toml_value(value)}" for key, value in shared.items() if value is not None]
     for entry in entries:
         lines += ["", f"[[{table}]]", *(f"{key} = {_toml_value(value)}" for key, value in entry.items())]
@@ -331,7 +281,6 @@ def as_toml(entries: list[dict[str, Any]], table: str = "phase", **shared: Any) 
 
 
 def _toml_value(value: Any) -> str:
-    """Return a value as TOML on one line; a mapping becomes an inline table."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
@@ -341,10 +290,7 @@ def _toml_value(value: Any) -> str:
 
 
 def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
-    """Write the data of a run file as JSON if its name ends in ``.json``, or as TOML.
-
-    ``table`` is the key of the list of phases.
-    """
+    """Write the data of a run file as JSON if its name ends in ``.json``, and otherwise as TOML."""
     if path.endswith(".json"):
         write_text(path, json.dumps(data, indent=2) + "\n")
     else:
@@ -366,7 +312,7 @@ class Verdict:
 
     @property
     def missing(self) -> int:
-        """The number of planned releases that the file does not have; 0 without a plan."""
+        """The number of planned releases that the file does not record."""
         return 0
 
     @property
@@ -376,8 +322,8 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The verdict as text: "fails", "consistent as far as it goes" or "holds".
+        """The verdict as text: "fails", "holds" or "consistent as far as it goes".
 
-        "consistent as far as it goes" means that every claim holds, but planned releases are missing.
+        The last one means that every claim holds, but planned releases are missing.
         """
         return "fails" if not self.holds else INCOMPLETE if self.missing > 0 else "holds"

@@ -1,8 +1,7 @@
 """Compute many rows in several processes, with a journal for resuming.
 
-A job is a function that takes a range of row numbers and returns these rows as lines of text. Workers import this
-function. Rows are appended to the journal in the order of their numbers. An interrupted job continues after the last
-row of its journal.
+A job is a function that takes a range of row numbers and returns these rows as lines of text. The rows are appended to
+the journal in order. An interrupted job continues after the last row of its journal.
 """
 
 import os
@@ -36,12 +35,11 @@ LARGEST_BATCH = 2**14  # rows
 def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
     """Open workers in this process, in several processes, or on a Dask cluster.
 
-    The context yields a function that submits a call, and the number of calls to submit before waiting for the first
-    result.
+    The context yields a function that submits a call, and the number of calls to submit before waiting for a result.
 
     Args:
         workers: The number of processes; 1 means that this process computes everything.
-        dask: The address of the scheduler of a Dask cluster, which replaces the processes; None for no cluster.
+        dask: The address of the scheduler of a Dask cluster, which replaces the processes.
 
     Raises:
         InvalidParameterError: There is no cluster at the address.
@@ -69,11 +67,8 @@ def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
 def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterator[str]:
     """Yield the rows with these numbers in order, as blocks of several lines.
 
-    ``work`` computes the rows in the workers of ``pool``. If a worker crashes, the pool is opened again for the
-    remaining rows.
-
     Raises:
-        ConvergenceError: The pool crashed :data:`MOST_RESTARTS` times.
+        ConvergenceError: The workers crashed :data:`MOST_RESTARTS` times.
     """
     from concurrent.futures import BrokenExecutor
 
@@ -110,18 +105,16 @@ def complete_rows(
     progress: Callable[[int], object],
     name: str = "journal",
 ) -> Iterator[BinaryIO]:
-    """Compute the missing rows of a journal, and open the journal for reading.
-
-    The context yields the open file, positioned after the first line.
+    """Compute the missing rows of a journal, and open the journal for reading its rows.
 
     Args:
         work: The function that computes rows from their numbers.
         size: The number of rows.
         path: The journal, a file. Only one process at a time may use it.
-        head: The lines before the rows; the first one identifies the job of the journal.
+        head: The lines before the rows; the first one identifies the job.
         pool: A function that opens the workers.
-        progress: A function that is called with the number of rows already in the journal, then with the size of each
-            batch of new rows.
+        progress: A function that is called with the number of rows in the journal, then with the size of each new
+            batch.
         name: The name of the journal in errors.
 
     Raises:
@@ -142,8 +135,6 @@ def complete_rows(
 
 def _resume(file: BinaryIO, head: bytes, path: str | Path, name: str) -> int:
     """Prepare a journal for appending, and return its number of complete rows.
-
-    Missing lines of ``head`` before the rows are written. An incomplete last row is removed.
 
     Raises:
         InvalidParameterError: The file begins differently from ``head``, so it belongs to another job.

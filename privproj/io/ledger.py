@@ -1,24 +1,19 @@
 """Record each release of a training run in a ledger before the release is used.
 
 A ledger is an append-only file of JSON lines. After a header, each phase has an opening line and one numbered line per
-release. A phase of balls-in-bins counts its steps in epochs: ``batches`` lines are one epoch, and an incomplete epoch
-counts as a whole one. Every line is flushed to the disk (fsync) before its release is used. Therefore a run that is
-killed at any moment has used at most the releases in its ledger.
+release. With balls-in-bins sampling, ``batches`` lines are one epoch, and an incomplete epoch counts as a whole one.
+Every line is flushed to the disk before its release is used. So a run that is killed at any moment has used at most the
+releases in its ledger.
 
 Every line ends with a hash of all earlier bytes and of its own content. A file is rejected if a line is altered,
-duplicated, moved or missing from the middle. Only the last line may be incomplete after a crash. It is then the
-beginning of the next expected line, possibly padded with zeros. The hash has no key. It does not detect tampering by a
-person who recomputes the hashes, nor that whole lines at the end are missing. For that case the caller may also store
-the number of releases outside the file (see :class:`Ledger`).
-
-:func:`verify_ledger` writes the lines of a ledger again from their content, and recomputes the epsilon of the target.
-The verdict is about the run that the file describes. A person with write access can replace the file by the ledger of
-another run, and nothing in the file can show that.
+duplicated, moved or missing from the middle. Only the last line may be incomplete after a crash. The hash has no key,
+so it does not detect tampering by a person who recomputes the hashes. It does not detect that whole lines at the end
+are missing; for that the caller may store the number of releases outside the file (see :class:`Ledger`). Nor can a file
+show that a person replaced it by the ledger of another run.
 
 The target of a ledger is an epsilon and a delta that the run must not exceed. A phase that would exceed the target is
-rejected before it begins, unless it sets a new target. An optional feature can enforce a target that has a further key
-(:class:`Budget`). Such a target is fixed before the first release, and the budget counts every release before it is
-recorded.
+rejected before it begins, unless it sets a new target. A target with a further key is enforced by an optional feature
+(:class:`Budget`). Such a target is fixed before the first release, and every release is counted before it is recorded.
 """
 
 import json
@@ -97,13 +92,10 @@ SECRET = "no noise came from a given seed"  # claim that the seed of the noise i
 class Budget(Protocol):
     """A privacy budget with which an optional feature enforces the target of a ledger.
 
-    With a budget, later phases of the run may depend on earlier outputs. The target has a key besides epsilon and
-    delta. The table ``BUDGETS`` of the feature maps this key to the class of the budget. The class is called with the
-    entries of the target. If releases are counted, it is also called with the ``relation`` and the ``group_size`` of
-    the phases.
+    With a budget, later phases of the run may depend on earlier outputs.
 
     Attributes:
-        requirements: The requirement on the run. It replaces the requirement that the plan is fixed in advance.
+        requirements: The requirement on the run, in place of a plan that is fixed in advance.
         report: A text that says which epsilon may be reported.
     """
 
@@ -126,23 +118,24 @@ class Budget(Protocol):
         ...
 
     def summary(self) -> dict[str, Any]:
-        """Return the fields that the ledger command adds to its JSON output."""
+        """Return the fields of the budget in the JSON output of the ledger command."""
         ...
 
     def labels(self) -> dict[str, str]:
-        """Return the labels and lines that the ledger command adds to its text output."""
+        """Return the labels and lines of the budget in the text output of the ledger command."""
         ...
 
 
 def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
     """Return the class of the privacy budget that enforces a target of a ledger.
 
-    The result is None for a target that has only epsilon and delta, which needs no budget.
+    It is None for a target of epsilon and delta only, which needs no budget.
 
     Raises:
-        InvalidParameterError: The target is empty, has None as a value, has a key that no feature provides, or has
-            several keys besides epsilon and delta.
+        InvalidParameterError: The target is empty, or has None, an unknown key or several further keys.
     """
+    # The table BUDGETS maps a further key of a target to a class. The class is called with the entries of the target
+    # and, if releases are counted, with the ``relation`` and the ``group_size`` of the phases.
     further, budget_types = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
     if not target or None in target.values() or len(further) > 1 or not further <= budget_types.keys():
         raise InvalidParameterError("target", quoted(target), "a table with epsilon, delta or both")
@@ -191,13 +184,6 @@ class Account:
     def with_phase(self, entry: dict[str, Any], where: str) -> "Account":
         """Return the account with one more phase, which has no release yet.
 
-        Args:
-            entry: The opening line of the phase in the ledger, as data.
-            where: The file and the line, for messages.
-
-        Returns:
-            The new account.
-
         Raises:
             InvalidParameterError: The entry is not one that privproj writes.
             UnsupportedError: The bound of the phase does not support the phase.
@@ -214,18 +200,13 @@ class Account:
         return replace(self, phases=(*self.phases, (phase, 0)), target=target or self.target, **marks)
 
     def opening(self, phase: Phase, target: Any, marks: Container[str], again: bool) -> dict[str, Any] | None:
-        """Return the line that opens a phase in the ledger, as data.
+        """Return the ledger line that opens a phase, as data; None if the last phase continues.
 
         Args:
             phase: The phase.
             target: The target that the phase sets; None or empty keeps the current target.
-            marks: Those of "insecure" and "public_subspace" that are true for the phase. The line has those that are
-                not yet true for the account.
-            again: If the last phase is complete and equals ``phase``, True opens a new phase, and False continues the
-                last one.
-
-        Returns:
-            The line; None if the phase continues the last one.
+            marks: Those of "insecure" and "public_subspace" that are true for the phase.
+            again: True to open a new phase if the last phase is complete and equals ``phase``.
         """
         entry = json.loads(json.dumps(phase.as_dict()))
         new = {mark: True for mark in MARKS if mark in marks and not getattr(self, mark)}
@@ -236,14 +217,10 @@ class Account:
     def check_target(self, target: Any, where: str) -> None:
         """Raise an error unless a new phase may set this target for the whole run.
 
-        Args:
-            target: The target that the phase sets; None keeps the current target, which is always allowed.
-            where: The file, for messages.
-
         Raises:
             InvalidParameterError: A key or a value of the target is not valid.
-            UnsupportedError: No :class:`Budget` meets the target. Or the target differs from the current one after the
-                first release, and a budget enforces one of the two.
+            UnsupportedError: No :class:`Budget` meets the target, or a target with a budget changes after the first
+                release.
         """
         if target is None:
             return
@@ -265,17 +242,11 @@ class Account:
 
     @property
     def is_adaptive(self) -> bool:
-        """True if a :class:`Budget` enforces the target.
-
-        If so, phases may depend on earlier outputs.
-        """
+        """True if a :class:`Budget` enforces the target, so that phases may depend on earlier outputs."""
         return bool((self.target or {}).keys() - {"epsilon", "delta"})
 
     def budget(self) -> Any:
-        """Return the privacy budget that enforces the target, with all releases counted.
-
-        Returns:
-            The largest :class:`Budget` that meets the target.
+        """Return the largest :class:`Budget` that meets the target, with all releases counted.
 
         Raises:
             InvalidParameterError: No budget enforces the target, or there is no phase.
@@ -308,22 +279,13 @@ class Account:
 
     @property
     def started(self) -> "Account":
-        """The account without phases that were abandoned before their first release.
-
-        The last phase remains, because it may be about to begin.
-        """
+        """The account of the last phase and of all earlier phases with a release."""
+        # The last phase remains, because it may be about to begin.
         # No output of such a phase can have influenced the decision to abandon it.
         return replace(self, phases=(*(phase for phase in self.phases[:-1] if phase[1]), *self.phases[-1:]))
 
     def to_end(self, first: int = -1) -> "Account":
-        """Return the account as if its last phases had made all their planned releases.
-
-        Args:
-            first: The index of the first of these phases; by default the last phase of the account.
-
-        Returns:
-            The completed account.
-        """
+        """Return the account as if its phases from an index on had made all their planned releases."""
         ends = tuple((entry, max(steps, planned_releases(entry))) for entry, steps in self.phases[first:])
         return replace(self, phases=(*self.phases[:first], *ends))
 
@@ -331,17 +293,15 @@ class Account:
     def planned(self) -> "Account":
         """The account as if every phase had made all its planned releases.
 
-        Phases that never started are removed (:attr:`started`). With a :class:`Budget` only the last phase is
-        completed, because an earlier phase may stop at any time.
+        Phases that never started are removed. With a :class:`Budget` only the last phase is completed, because an
+        earlier phase may stop at any time.
         """
         return self.started.to_end(-1 if self.is_adaptive else 0)
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        """The warnings about phases that made fewer or more steps than planned.
-
-        With a :class:`Budget` there are no warnings, because a phase may stop at any time.
-        """
+        """The warnings about phases that made fewer or more steps than planned."""
+        # With a budget, a phase may stop at any time.
         if self.is_adaptive:
             return ()
         return tuple(
@@ -352,10 +312,7 @@ class Account:
 
     @property
     def renumbered(self) -> "Account":
-        """The account with numbers as the names of its phases.
-
-        The original names cannot be verified.
-        """
+        """The account with numbers as the names of its phases."""
         phases = tuple(({**entry, "name": str(i + 1)}, steps) for i, (entry, steps) in enumerate(self.phases))
         return replace(self, phases=phases)
 
@@ -372,12 +329,9 @@ class Account:
         return tuple(text for text, holds in assumed.items() if holds)
 
     def released_phases(self) -> list[Phase]:
-        """Return the phases with their recorded, not their planned, numbers of steps.
+        """Return the phases that have a release, with their recorded numbers of steps.
 
         An incomplete epoch of balls-in-bins counts as a whole one.
-
-        Returns:
-            One phase for each phase that has a release.
 
         Raises:
             InvalidParameterError: There is no release.
@@ -390,10 +344,7 @@ class Account:
         return [phase_from(entry, {}, f"ledger: phase {i + 1}") for entry, i in entries]
 
     def curve(self) -> Curve:
-        """Return the privacy curve of all recorded releases.
-
-        Returns:
-            The joint curve of the phases, or with a :class:`Budget` the curve of the whole budget.
+        """Return the privacy curve of all recorded releases, or of the whole :class:`Budget`.
 
         Raises:
             InvalidParameterError: There is no release.
@@ -426,13 +377,7 @@ class Account:
         return self.explained(result)
 
     def overspent(self) -> str:
-        """Return a text on how the releases exceed the target; empty if they do not.
-
-        Only a target with epsilon and delta is checked. A relative excess of at most :data:`TARGET_SLACK` is allowed.
-
-        Returns:
-            A sentence without its period, or an empty text.
-        """
+        """Return a text on how the releases exceed the target; empty if they do not."""
         target = self.target or {}
         if not {"epsilon", "delta"} <= target.keys():
             return ""
@@ -450,14 +395,7 @@ class Account:
         )
 
     def explained(self, result: Result) -> Result:
-        """Return a result with the requirements and the warnings of this account added.
-
-        Args:
-            result: A result about this run.
-
-        Returns:
-            The result with further requirements and warnings.
-        """
+        """Return a result with the requirements and the warnings of this account added."""
         # The assumption on the plan covers all phases, including one without a release.
         plans = [requirement for requirement in self.requirements if requirement in FIXED_SCHEDULES]
         of_mechanism: Any = result.mechanism["requirements"]
@@ -473,10 +411,7 @@ class Account:
 
 
 def _releases_per_step(entry: Mapping[str, Any]) -> int:
-    """Return the number of releases in one step of a phase of a training run.
-
-    A step of balls-in-bins is an epoch, which releases all its batches. Any other step is one release.
-    """
+    """Return the number of releases in a step: for balls-in-bins, the batches of an epoch; else 1."""
     return int(entry["batches"]) if entry.get("sampling") == "balls-in-bins" else 1
 
 
@@ -517,9 +452,7 @@ def read_ledger(path: str | Path) -> Account:
 
 
 def parse_ledger(content: bytes, path: str) -> "_Reader":
-    """Return the parsed content of a ledger, which must have a phase.
-
-    ``path`` is for messages.
+    """Return the parsed content of a ledger.
 
     Raises:
         InvalidParameterError: The ledger is damaged, or has no phase.
@@ -545,10 +478,6 @@ class _Reader:
         replaced: The accounts before each change of the target. With a :class:`Budget`, also those before each phase.
         as_written: False if the opening line of a phase differs from the line that privproj writes.
         half_opened: The number of bytes of an incomplete opening line at the end of the file; 0 if there is none.
-
-    Raises:
-        InvalidParameterError: A line differs from every line that privproj could write at this position.
-        UnsupportedError: The bound of a phase does not support the phase.
     """
 
     def __init__(self, path: str, content: bytes) -> None:
@@ -568,11 +497,7 @@ class _Reader:
             self.take(rest, is_whole=False)
 
     def line(self, entry: Mapping[str, Any]) -> bytes:
-        """Return the bytes of the next line of the ledger: the ``entry`` and a hash.
-
-        The hash covers all earlier bytes and the entry. The hash has no key, so it detects damage, but not deliberate
-        tampering.
-        """
+        """Return the next line of the ledger, with a hash of all earlier bytes and the entry."""
         line_hash = self.hash.copy()
         line_hash.update(json.dumps(entry).encode())
         return json.dumps({**entry, "chain": line_hash.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
@@ -580,14 +505,12 @@ class _Reader:
     def take(self, line: bytes, is_whole: bool = True) -> None:
         """Parse the next line of the ledger, and update the account.
 
-        A line opens a phase or records a release. A crash may leave an incomplete line, possibly padded with zeros.
-        This line counts as a release, or is ignored if it opens a phase. An incomplete opening line is only allowed at
-        the end of the file, where ``is_whole`` is False.
-
         Raises:
             InvalidParameterError: The line differs from every line that privproj could write at this position.
             UnsupportedError: The bound of a phase does not support the phase.
         """
+        # A crash may leave an incomplete line, possibly padded with zeros. It counts as a release. It is ignored if it
+        # opens a phase, which is only allowed at the end of the file.
         self.number += 1
         release = self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
         value = _value_of(line)
@@ -643,11 +566,9 @@ class Ledger(_Reader):
         phase: The phase of the training run whose releases follow.
         target: A new target for the whole ledger; None keeps the current one.
         marks: Those of "insecure" and "public_subspace" that are true for the phase, as in :class:`Account`.
-        check: A function that is called with the :class:`Account` of the locked file, before anything is written. It
-            returns a function ``keep`` that stores the number of all releases outside the file. ``keep`` is called
-            after all checks and before the phase is written, then at intervals, and when the ledger closes.
-        again: If the last phase is complete and equals ``phase``, True opens a new phase, and False continues the last
-            one.
+        check: A function that is called with the :class:`Account` of the file before anything is written. It returns a
+            function that stores the number of all releases outside the file.
+        again: True to open a new phase if the last phase is complete and equals ``phase``.
 
     Raises:
         InvalidParameterError: The file is not a ledger, or another process writes it.
@@ -688,6 +609,8 @@ class Ledger(_Reader):
             above = opened.to_end().overspent()
             if above:
                 raise UnsupportedError(f"{self.path}: {above}")
+        # The number of releases is stored after all checks and before the phase is written, then at intervals, and when
+        # the ledger closes.
         self.keep = keep
         self.keep_count()
         # An incomplete opening line or header stands for no release.
@@ -700,7 +623,6 @@ class Ledger(_Reader):
         self.budget = opened.budget() if opened.is_adaptive else None
 
     def _read_file(self) -> None:
-        """Read the ledger file, and determine the bytes that must precede the next line."""
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
         super().__init__(self.path, written)
         self.size, self.unsure = len(written), False
@@ -714,12 +636,9 @@ class Ledger(_Reader):
     def record(self) -> int:
         """Record one release on the disk, and return its number within its phase.
 
-
-
         Raises:
             InvalidParameterError: The ledger is closed, or another process changed the file.
-            UnsupportedError: The budget of the ledger is exhausted, or the line could not be written. The release must
-                not be made.
+            UnsupportedError: The budget is exhausted, or the line could not be written. The release must not be made.
         """
         if self.unsure:
             self.check_file()
@@ -733,10 +652,7 @@ class Ledger(_Reader):
         return self.steps
 
     def keep_count(self) -> None:
-        """Store the number of releases outside the ledger, if the caller wants that.
-
-        The number shows later if whole lines are missing at the end of the ledger.
-        """
+        """Store the number of releases outside the ledger, to detect missing lines at its end."""
         self.keep(self.account.spent)
         self.last_count = self.account.spent
 
@@ -765,11 +681,7 @@ class Ledger(_Reader):
         self.size, self.unsure, self.missing = size, False, b""
 
     def check_file(self) -> None:
-        """Raise an error if the ledger is closed, or if its file was changed.
-
-        Raises:
-            InvalidParameterError: The ledger is closed, or another process moved, removed or resized its file.
-        """
+        """Raise an error if the ledger is closed, or if another process changed or moved its file."""
         if self.file < 0:
             remedy = "call make_private again to continue the run"
             raise InvalidParameterError("ledger", self.path, "the ledger of a run that is not closed", remedy)
@@ -814,17 +726,12 @@ class LedgerVerdict(Verdict):
 
     @property
     def missing(self) -> int:
-        """The number of planned releases that are not recorded.
-
-        Phases that never started do not count (:attr:`Account.started`).
-        """
+        """The number of planned but unrecorded releases of the phases that have started."""
         return self.account.planned.spent - self.account.spent
 
 
 def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
-    """Return which claims about a ledger hold, from its content.
-
-    The ledger is that of a training run, and ``path`` is for messages.
+    """Return which claims about the ledger of a training run hold.
 
     Raises:
         InvalidParameterError: The ledger is damaged, or has no phase.

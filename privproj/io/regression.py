@@ -30,17 +30,15 @@ class Entry:
     """An entry ``[[bound]]`` of a regression file: a query and its expected result.
 
     Attributes:
-        file: The path of the file.
         name: The name of the entry, or its number if it has no name.
         query: The quantity that is computed, such as "epsilon".
         keys: All keys of the entry.
         place: The file and the entry, for messages.
         expected: The keys of the entry that specify the expected result (:data:`EXPECTED`).
-        result: The result, set by :meth:`checked` if it is finite.
-        problem: How the result differs from the expected one, set by :meth:`checked`; empty if it does not.
-        seconds: The duration of the query in seconds, set by :meth:`checked`.
-        compared: "agrees" or "differs" after a comparison with mpmath, or the reason why there was none; empty if not
-            requested.
+        result: The result of the query, if it was evaluated and is finite.
+        problem: How the result differs from the expected one; empty if it does not.
+        seconds: The duration of the query in seconds.
+        compared: "agrees" or "differs" after a comparison with mpmath, or the reason why there was none.
     """
 
     file: str
@@ -67,19 +65,14 @@ class Entry:
         return {**keys, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
-        """Evaluate the query of the entry, and return the result.
-
-        Raises:
-            PrivprojError: The query has no result.
-        """
+        """Evaluate the query of the entry, and return the result."""
         with within(self.place):
             return spec.evaluate_entry(self.query, self.keys)
 
     def checked(self, reference: bool = False) -> "Entry":
         """Return the entry with the result of its query, compared with the expected one.
 
-        The result must be finite and have the expected status and value. With ``reference``, it is also compared with a
-        value from mpmath, if mpmath supports the query.
+        If ``reference`` is True, the result is also compared with a value from mpmath.
         """
         began, result = time.perf_counter(), None
         try:
@@ -110,7 +103,7 @@ class Entry:
         return replace(self, compared="differs" if problem else "agrees", problem=self.problem or problem)
 
     def _problem_with(self, result: Result, expected: Mapping[str, Any]) -> str:
-        """Return how a finite result differs from the expected one, as text, or no text."""
+        """Return how a finite result differs from the expected one, as text; empty if it does not."""
         value, status = float(result.value or 0.0), expected.get("status", result.status)
         expect, rtol, most = expected.get("expect"), expected.get("rtol", DEFAULT_RTOL), expected.get("at_most")
         if result.status != status:
@@ -123,10 +116,7 @@ class Entry:
         return "; ".join(problems) + self._why(result) if problems else ""
 
     def _why(self, result: Result) -> str:
-        """Return a text on whether a new version of the bound may explain a changed value.
-
-        The text is empty if the entry does not name a version.
-        """
+        """Return a text on whether a new version of the bound may explain a changed value."""
         now, then = result.bound_version, self.expected.get("bound_version")
         if then is None:
             return ""
@@ -136,11 +126,7 @@ class Entry:
 
     @property
     def rewritten(self) -> dict[str, Any]:
-        """The new values of ``expect`` and ``bound_version`` to write to the file.
-
-        A key is omitted if the entry does not have it, or if its value is unchanged. Without a result, there are no
-        keys.
-        """
+        """The new values of ``expect`` and ``bound_version`` for the file; empty without a result."""
         if self.result is None or self.result.value is None:
             return {}
         value, old = self.result.value, self.keys.get("expect")
@@ -149,26 +135,18 @@ class Entry:
         return {key: now for key, now in new.items() if self.keys.get(key, now) != now}
 
     def updated(self) -> "Entry":
-        """Return the entry, checked as if its file expected the current result.
-
-        The status and the upper limit are checked again. An entry without a result is returned unchanged.
-        """
+        """Return the entry, checked as if its file expected the current result."""
         limits = {key: value for key, value in self.expected.items() if key != "expect"}
         return self if self.result is None else replace(self, problem=self._problem_with(self.result, limits))
 
 
 def change_text(before: float, now: float) -> str:
-    """Return the relative change of a number in percent, as text.
-
-    For a change from 0, it is the absolute change.
-    """
+    """Return the relative change of a number in percent as text; for a change from 0, the number."""
     return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
 
 
 def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[Entry]:
     """Return the queries of a regression file with their expected results.
-
-    ``data`` is the parsed file, and ``where`` is its name in messages.
 
     Raises:
         InvalidParameterError: An entry is not valid; the message names file, entry and key.
@@ -206,11 +184,7 @@ def _entry_from(entry: Any, file: str, number: int) -> Entry:
 
 
 def _expectations_from(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a regression file entry that specify its expected result.
-
-    Raises:
-        InvalidParameterError: The entry has no expected value and no limit, or such a key is not valid.
-    """
+    """Return the keys of an entry of a regression file that specify its expected result."""
     if "expect" not in keys and "at_most" not in keys:
         raise InvalidParameterError("expect", "nothing", "a number", "give expect, at_most or both")
     if "rtol" in keys and "expect" not in keys:

@@ -29,13 +29,11 @@ PHASE_KEYS = ("name", "mechanism", "bound", "planned")  # keys of a phase beside
 class PhaseKind:
     """A kind of phase that an optional feature adds to run files.
 
-    An entry of this kind has a special key, such as ``event``, in place of ``mechanism``. The table ``PHASES`` of the
-    feature maps this key to the kind.
+    An entry of this kind has a special key, such as ``event``, in place of ``mechanism``.
 
     Attributes:
         keys: All keys of such an entry, with the allowed values.
-        read: A function that returns the phase. Its arguments are the value of the special key, the run, and the name
-            of the phase.
+        read: A function that returns the phase for the value of the special key, the run, and the name of the phase.
         text: A function that returns the value of the special key as text.
     """
 
@@ -45,11 +43,7 @@ class PhaseKind:
 
 
 def phase_kind(entry: Mapping[str, Any]) -> tuple[str, PhaseKind] | None:
-    """Return the key that replaces ``mechanism`` in an entry, and its kind.
-
-    An optional feature defines such a key, for example ``event``. The result is None if the entry has a mechanism, or
-    no such key.
-    """
+    """Return the key that replaces ``mechanism`` in an entry, and its kind; None if there is none."""
     if "mechanism" in entry:
         return None
     return next(((key, load(place)) for key, place in plugin_table("PHASES").items() if key in entry), None)
@@ -132,10 +126,7 @@ def listed(table: Mapping[str, Any], *hidden: str) -> str:
 
 
 def releases_text(result: Result) -> list[str]:
-    """Return a description of the releases of a result, one line for each phase.
-
-    A result of a single mechanism has one line.
-    """
+    """Return a description of the releases of a result, one line for each phase."""
     phases: Any = result.mechanism.get("phases")
     plain = Run().parameters()
 
