@@ -17,7 +17,7 @@ USES = {
     "scipy": "special functions for user-level privacy, mechanisms `m1` and `wishart`, and audits",
     "mpmath": "values outside the range of double precision, for `wishart` and certificates",
     "click": "command line",
-    "dp-accounting": "parts of a run that are given as dp-accounting events",
+    "dp-accounting": "used only for runs that contain dp-accounting events",
     "numba": "compiled code for large sweeps, for example 400 or more epsilons of `m2`",
 }
 
