@@ -1,7 +1,6 @@
 """Implement ``privproj alignment`` and ``privproj lora-noise``.
 
-The first command computes the misalignment for the wishart mechanism. The second command computes moments of the noise
-term of LoRA.
+The commands compute the misalignment for the wishart mechanism, and moments of the noise term of LoRA.
 """
 
 from collections.abc import Callable
@@ -37,9 +36,8 @@ def helper(
 ) -> None:
     """Add a command to ``privproj alignment`` that prints a number and a note.
 
-    ``ask`` computes the number, and its docstring is the help. ``quantity`` is the label and the scale of the number.
-    ``short`` describes the command in a list. ``example`` starts with the name of the command. A ``requirement`` is
-    printed too.
+    ``ask`` computes the number, and its docstring is the help text. ``quantity`` is the label and the scale of the
+    number. ``short`` is the help text in the list of commands.
     """
     label, scale = quantity
 

@@ -94,9 +94,9 @@ def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
 def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) -> tuple[list[Entry], dict[str, str]]:
     """Evaluate the entries of bounds files; return verdicts, and errors by file.
 
-    A malformed file has an error and no verdicts. ``junit`` is the path of a JUnit report, which states the error "did
-    not finish" until all entries are evaluated.
+    ``junit`` is the path of a JUnit report to write, or None.
     """
+    # Until all entries are evaluated, the JUnit report states that the check did not finish.
     verdicts, errors = [], {}
     if junit is not None and (Path(junit).is_file() or not Path(junit).exists()):  # a pipe cannot be rewritten
         write_text(junit, as_junit([], {"privproj check": "did not finish"}))
@@ -114,10 +114,7 @@ def checked(files: tuple[str, ...], junit: str | None, reference: bool = False) 
 
 
 def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = False) -> str:
-    """Return the report of ``privproj check`` as text, with a line for each entry.
-
-    If ``verbose``, the requirements of every entry are included.
-    """
+    """Return the report of ``privproj check`` as text, with a line for each entry."""
     lines, warnings = [], dict[str, None]()
     for entry in entries:
         text = line(entry, f"{entry.file}: " if named else "")
@@ -134,11 +131,7 @@ def as_text(entries: list[Entry], *, named: bool, update: bool, verbose: bool = 
 
 
 def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield labeled texts about one entry of a bounds file.
-
-    They are the problem and the query of a failed entry, a skipped comparison with mpmath, rewritten values,
-    assumptions on the data, and warnings.
-    """
+    """Yield labeled texts about one entry of a bounds file, such as warnings."""
     if not entry.holds:
         query = entry.parameters
         arguments = ", ".join(f"{key}={value}" for key, value in query.items() if key != "mechanism")

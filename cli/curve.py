@@ -36,7 +36,7 @@ def answers(
 ) -> list[Any]:
     """Apply ``evaluate`` to a query with each of the named bounds; return the results.
 
-    The name "all" means every bound that has a result. If no bound has one, the error of the default bound is raised.
+    The name "all" means every bound that has a result.
     """
     if names != ("all",):
         return [evaluate(composition_of(mechanism, name, run)) for name in names or (None,)]
@@ -61,8 +61,8 @@ def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[flo
 class Table:
     """A table of curves or of mu-GDP parameters, to be printed as text, CSV or JSON.
 
-    ``records`` are the results for JSON, and ``rows`` is the table with the header first. ``notes`` are further lines
-    by label. ``say`` formats a number as rounded text.
+    ``records`` are the results for JSON. ``rows`` begin with the header. ``notes`` are further lines by label. ``say``
+    formats a number as rounded text.
     """
 
     results: list[Result]
@@ -119,8 +119,8 @@ def table_of_curves(
 ) -> Table:
     """Return a table with the privacy profile or trade-off function by each bound.
 
-    ``shape`` is "delta" or "trade-off", and ``x`` are the epsilons or the false positive rates. The curves are also
-    plotted to the file ``plot``, unless it is None.
+    ``shape`` is "delta" or "trade-off", ``x`` are epsilons or false positive rates, and ``plot`` is a file to write or
+    None.
     """
 
     def drawn(query: Composition) -> tuple[list[float], Result]:

@@ -27,9 +27,7 @@ from .options import command_with, completing, json_option
 def word_groups() -> list[dict[str, Any]]:
     """Return the groups of terms that ``privproj explain`` explains, in order.
 
-    A group is a mapping with a ``title``, the ``kind`` of the terms, and the list of entries ``word``. ``words.toml``
-    describes the fields of an entry. Entries of exit codes, sampling schemes, mechanisms, requirements, published
-    methods, commands and JSON keys are built from code.
+    A group is a dictionary with a ``title``, the ``kind`` of its terms, and the list of terms ``word``.
     """
     groups = data("words")["group"]
     for path in sorted(Path(privproj.__file__).parent.glob("contrib/*/words.toml")):
@@ -57,10 +55,7 @@ def word_groups() -> list[dict[str, Any]]:
 
 
 def _add_group(groups: list[dict[str, Any]], added: dict[str, Any]) -> None:
-    """Add the terms of an optional feature to the groups of ``privproj explain``.
-
-    They join an existing group with the same title.
-    """
+    """Add the terms of an optional feature to the groups of ``privproj explain``."""
     same = next((group for group in groups if group["title"] == added["title"]), None)
     if same is None:
         groups.append(added)
@@ -98,10 +93,7 @@ def _commands() -> list[dict[str, Any]]:
 
 
 def _json_keys(taken: Container[str]) -> list[dict[str, Any]]:
-    """Return an entry of ``privproj explain`` for each described key of a JSON result.
-
-    Keys whose spelling is in ``taken`` are omitted.
-    """
+    """Return entries of ``privproj explain`` for keys of JSON results, except ``taken``."""
     schema = loads(files("privproj").joinpath("schema.json").read_text(encoding="utf-8"))
     described = {name: key["description"] for name, key in _properties(schema) if "description" in key}
     return [
@@ -169,10 +161,9 @@ def all_entries(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
-    """Return the explanations of a term, bound, claim, paper or theorem.
+    """Return the explanations of a term, bound, claim, paper, theorem or warning text.
 
-    If nothing has this name, warnings whose text is part of ``word`` are explained. Otherwise
-    :class:`InvalidParameterError` is raised, with a suggestion.
+    Raises :class:`InvalidParameterError`, with a suggestion, if the term is unknown.
     """
     from .papers import paper_entries
 

@@ -1,7 +1,4 @@
-"""Recognize the kind of a file, such as a ledger, from the contents.
-
-If a command expects another kind of file, the error states the kind of the file and which commands read it.
-"""
+"""Recognize the kind of a file, such as a ledger, from its contents."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -58,19 +55,16 @@ def _table_in(content: bytes) -> Mapping[str, Any]:
 
 
 def remedy_for(content: bytes) -> str:
-    """Return a text that states the kind of a file and which commands read it.
-
-    The text is empty for a file of no known kind. It is the remedy in an error about an unexpected file.
-    """
+    """Return the kind of a file and the commands that read it, as text; may be empty."""
     noun, commands = kind_of(content)
     return f"it is {noun}; {commands}" if noun else ""
 
 
 @contextmanager
 def expecting(kind: str, file: str) -> Iterator[None]:
-    """Replace an error in this context by one that states the actual kind of the file.
+    """Replace an error in this context if the file is of another known kind.
 
-    The error is not replaced if the file is of the expected kind or of no known kind.
+    The new error states the actual kind.
     """
     try:
         yield

@@ -81,10 +81,7 @@ def planned_delta(account: Account, delta: float | None) -> float:
 
 
 def overview(account: Account, delta: float) -> dict[str, Any]:
-    """Return the steps and epsilon of a training run, so far and for the whole plan.
-
-    The mapping also states which of the two epsilons to report.
-    """
+    """Return steps, epsilon so far and planned epsilon of a run, and which to report."""
     so_far = account.epsilon(delta) if account.spent else None
     budget = account.budget() if account.is_adaptive else None
     planned = account.explained(account.planned.epsilon(delta))
@@ -116,10 +113,7 @@ def report_text(account: Account, so_far: Result | None, planned: Result) -> str
 
 
 def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool = False) -> str:
-    """Return the output of ``privproj ledger`` as text.
-
-    ``budget`` has further lines by label, for a ledger with an adaptive plan.
-    """
+    """Return the output of ``privproj ledger``, with further lines ``budget`` by label."""
     so_far, steps, planned = summary["so_far"], summary["steps"], summary["steps_planned"]
     goal = "" if summary["target_epsilon"] is None else f", target epsilon {summary['target_epsilon']:g}"
     share = f" ({percent(steps / planned)})" if planned > 0 else ""
@@ -184,8 +178,8 @@ def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[di
 def record(schedule: Composition, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
     """Return the spent epsilon, the steps that still fit, and requirements, as data.
 
-    ``rows`` has the steps that fit in each phase, ``of_plan`` is the result of all phases, and ``spent`` is the epsilon
-    of the completed phases. ``assumed`` is a requirement on the schedule.
+    ``rows`` has the steps that fit in each phase. ``of_plan`` is the result of all phases, and ``spent`` the epsilon of
+    the completed phases. ``assumed`` is a requirement on the schedule.
     """
     fields = of_plan.as_dict()
     phases = [

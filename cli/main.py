@@ -1,7 +1,4 @@
-"""Implement the ``privproj`` command and the exit codes of errors.
-
-The command is a group of click commands, each of which is imported when it is called.
-"""
+"""Implement the ``privproj`` command and the exit codes of errors."""
 
 import os
 import re
@@ -67,10 +64,7 @@ COMMANDS = {name: text for group in GROUPS.values() for name, text in group.item
 
 
 def command_groups() -> dict[str, dict[str, str]]:
-    """Return the one-line help of every command, by heading and command name.
-
-    Commands of optional features come last.
-    """
+    """Return the one-line help of every command, by heading and command name."""
     groups = {heading: {**commands} for heading, commands in GROUPS.items()}
     for name, (heading, text, _) in plugin_table("COMMANDS").items():
         groups.setdefault(heading, {})[name] = text
@@ -134,10 +128,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its exit code.
-
-    An error is printed as one line on standard error.
-    """
+    """Run the command line and exit with its exit code."""
     # Characters that the output cannot encode are escaped.
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
@@ -174,10 +165,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
 
 
 def run_command(argv: list[str]) -> int:
-    """Run the command line without handling errors, and return its exit code.
-
-    If a query with ``--json`` fails, JSON without a value is printed before the error is raised.
-    """
+    """Run the command line without handling errors, and return its exit code."""
     try:
         return cli.main(argv, prog_name="privproj", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -196,10 +184,7 @@ def run_command(argv: list[str]) -> int:
 
 
 def sentence_of(error: InvalidParameterError, options: Collection[str]) -> str:
-    """Return the error message about a parameter, written as an option of the command.
-
-    ``options`` are the options of the command.
-    """
+    """Return an error message with the parameter written as one of the ``options``."""
     place, _, leaf = error.name.rpartition(": ")
     # the place is a file with an entry, or the name of a bound; a bound takes its parameters from options
     is_of_bound = re.fullmatch(r"[a-z0-9-]+", place) and option_name(leaf) in options

@@ -1,7 +1,4 @@
-"""Define click options that commands share, and click groups with headings.
-
-Most options come from declared parameters.
-"""
+"""Define click options that commands share, and click groups with headings."""
 
 import math
 import re
@@ -18,7 +15,7 @@ from privproj.parameters import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_num
 def parse_number(option: str, text: str) -> float:
     """Return the finite number that the text of an option represents.
 
-    Raises :class:`InvalidParameterError` for other text, and for overflow (1e400) and underflow (1e-400).
+    Raises :class:`InvalidParameterError` for any other text, and for overflow or underflow of doubles.
     """
     try:
         number = float(text.replace("_", "?") if text.isascii() else "?")
@@ -35,8 +32,8 @@ def parse_number(option: str, text: str) -> float:
 class Number(click.ParamType):
     """The click type of a finite decimal number.
 
-    Overflow (1e400), underflow (1e-400), nan and inf are errors. ``check`` is called with the name of the parameter and
-    the parsed number; it returns the value or raises an error. A text in ``choices`` is accepted in place of a number.
+    ``check`` returns the valid value or raises an error, given the name and the value of the parameter. A text in
+    ``choices`` is accepted in place of a number.
     """
 
     name = "number"
@@ -106,7 +103,7 @@ def file_argument(**settings: Any) -> click.Argument:
 def completing(names: Callable[[str | None], Iterable[str]]) -> Callable[..., list[str]]:
     """Return a click callback that completes names in the shell.
 
-    ``names`` returns them for the name of the command.
+    ``names`` returns all names, given the name of the command.
     """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -161,11 +158,7 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
 
 
 def type_of(annotation: Any) -> click.ParamType:
-    """Return the click type for the annotation of a parameter.
-
-    If the annotation contains a click type, this type is returned. A ``Literal`` of texts becomes a choice. Any other
-    annotation means a number.
-    """
+    """Return the click type for the annotation of a parameter."""
     held = get_args(annotation)
     types = [one for one in held if isinstance(one, click.ParamType)]
     choices = [one for one in held if isinstance(one, str)]
@@ -230,8 +223,7 @@ ENGLISH = ("--bound", "--data", "--date", "--model")  # options that such a text
 def with_options(text: str, options: Collection[str]) -> str:
     """Return a message with parameters rewritten as options of the command.
 
-    ``relation=replace`` becomes ``--relation replace``, and ``batch_size`` becomes ``--batch-size``. Names that are not
-    in ``options``, such as keys of a file, stay.
+    For example, ``relation=replace`` becomes ``--relation replace``. Names that are not in ``options`` stay.
     """
 
     def assigned(match: re.Match[str]) -> str:
@@ -264,10 +256,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first argument names.
-
-        Raises an error with a suggestion if there is none.
-        """
+        """Return the command that the first argument names, or raise an error."""
         # no errors during shell completion
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             raise self.unknown_command(args[0], self.list_commands(ctx), f"`{ctx.command_path} --help` lists them")

@@ -1,7 +1,4 @@
-"""Write output: text, errors, progress bars and plots.
-
-Plots are legible in gray and for color-blind readers: they use dash patterns and markers.
-"""
+"""Write output: text, errors, progress bars and plots."""
 
 import sys
 import time
@@ -37,7 +34,7 @@ def complain(message: str, code: int) -> int:
 def bar(length: int, label: str, hidden: bool = False) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; yield a function that adds completed steps.
 
-    The first call of this function adds the steps of an earlier run, which the displayed rate does not include.
+    The first call adds the steps of an earlier run, which the displayed rate does not include.
     """
 
     def per_second(rate: float | None) -> str | None:
@@ -70,8 +67,7 @@ def draw(
 ) -> None:
     """Write a plot with one line for each column to a .png, .svg or .pdf file.
 
-    ``x`` has the horizontal coordinates, and ``limits`` are further settings of the axes. Another file name raises
-    :class:`InvalidParameterError`.
+    ``x`` has the horizontal coordinates, and ``limits`` are further settings of the axes.
     """
     ending = path.rpartition(".")[2].lower()
     if ending not in ("png", "svg", "pdf"):

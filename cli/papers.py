@@ -1,7 +1,6 @@
 """Implement ``privproj papers``, which lists results of the source papers.
 
-``papers.toml`` lists the papers and their items: theorems, figures and algorithms. If an item names a bound of
-privproj, its verdict, reason and proof come from this bound.
+``papers.toml`` lists the papers and their items: theorems, figures and algorithms.
 """
 
 import re
@@ -34,10 +33,7 @@ def papers() -> list[dict[str, Any]]:
 
 
 def completed(item: dict[str, Any]) -> dict[str, Any]:
-    """Add the verdict, reason and proof to a theorem, figure or algorithm.
-
-    They come from its bound. If the item also names an improved bound, the command that computes this bound is added.
-    """
+    """Add verdict, reason and proof of its bound to a theorem, figure or algorithm."""
     complete = dict(item)
     if "bound" in item:
         mechanism, _, name = item["bound"].partition(".")
@@ -50,18 +46,12 @@ def completed(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def improved_command(command: str, bound: str) -> str:
-    """Return a command line with ``bound`` in place of the published bound.
-
-    Options that only the published bound has are removed.
-    """
+    """Return a command line with ``bound`` in place of the published bound."""
     return re.sub(r" --(allow-refuted|split \S+|tau \S+)", "", re.sub(r"--bound \S+", f"--bound {bound}", command))
 
 
 def find_papers(name: str) -> list[dict[str, Any]]:
-    """Return the source papers with this arXiv number, title or other name.
-
-    A separately listed early version of a paper matches too.
-    """
+    """Return the source papers with this arXiv number, title or other name."""
     wanted = spelling(name).removeprefix("arxiv").removeprefix(":")
     return [
         paper
@@ -152,10 +142,7 @@ def full_name(item: dict[str, Any]) -> str:
 
 
 def row(paper: dict[str, Any], item: dict[str, Any]) -> dict[str, Any]:
-    """Return a theorem, figure or algorithm as a row of CSV.
-
-    The row has the published and the improved value.
-    """
+    """Return a theorem, figure or algorithm as a row of CSV."""
     names = ("name", "verdict", "value", "improved_value", "improved", "command", "improved_command")
     return {"paper": paper["number"], **{name: item.get(name) for name in names}}
 
@@ -170,13 +157,11 @@ def paper_text(paper: dict[str, Any]) -> str:
 
 
 def item_lines(item: dict[str, Any]) -> list[str]:
-    """Return the labeled texts about a theorem, figure or algorithm as wrapped lines.
-
-    A command stays on one line, so that it can be copied.
-    """
+    """Return the labeled texts about a theorem, figure or algorithm as wrapped lines."""
     lines = []
     for label, text in item_parts(item).items():
         named = f"  {label + ':':<12} "
+        # A command stays on one line, so that it can be copied.
         lines += [named + text] if label in ("command", "computed by", "plot") else render.wrap_line(named, text)
     return lines
 

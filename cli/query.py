@@ -65,9 +65,9 @@ COMPUTED = ("discretization", "split", "tau")  # options of the computation, not
 
 
 def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
-    """Return the options for the parameters of a mechanism in a query.
+    """Return the options for a mechanism's parameters, without the one to solve for.
 
-    The parameter that the query solves for is omitted. If ``finds_noise``, the noise multiplier is optional.
+    If ``finds_noise``, the noise multiplier is optional.
     """
     kind = mechanism_named(mechanism)
     requested = [(name, field) for name, field in parameters_of(kind).items() if field.description]
@@ -77,10 +77,7 @@ def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) 
 
 
 def adapter_options(mechanism: str) -> list[Once]:
-    """Return the options that read a PEFT adapter.
-
-    Only m2 and gaussian have these options. m2 uses the layers of the adapter, and gaussian only prints the layers.
-    """
+    """Return the options of m2 and gaussian that read a PEFT adapter."""
     if mechanism not in ("gaussian", "m2"):
         return []
     help_text = "Read the trained layers from a saved PEFT LoRA directory."
@@ -123,9 +120,9 @@ def refuted_option() -> Once:
 class QueryGroup(Group):
     """The command group ``privproj QUANTITY``, with a command for each mechanism.
 
-    ``ask`` evaluates a query: it takes the mechanism, the run and all other options, and returns the exit code.
-    ``answer`` and ``own_run`` are further options, under the headings "Output" and "Run" of the help. ``example`` ends
-    the example in the help. If ``finds_noise``, the noise multiplier is optional.
+    ``ask`` evaluates a query of a mechanism, given the run and all other options, and returns the exit code. ``answer``
+    and ``own_run`` are further options, under the headings "Output" and "Run" of the help. ``example`` has the last
+    arguments of the example in the help. If ``finds_noise``, the noise multiplier is optional.
     """
 
     members = "a mechanism"
@@ -245,10 +242,7 @@ def evaluate_query(
 def show_result(
     result: Result, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool
 ) -> int:
-    """Print the result of a query of a mechanism, and return the exit code.
-
-    JSON and verbose output include the lower bound and the utility. Verbose output includes other bounds too.
-    """
+    """Print the result of a query of a mechanism, and return the exit code."""
     result = with_clip(result, mechanism, clip)
     if not (json or verbose):
         return show(result, json, lambda: render.as_text(result))
@@ -282,8 +276,7 @@ def show(result: Result, json: bool, text: Callable[[], str]) -> int:
 def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utility | None":
     """Return the noise and the projection error of a projected update.
 
-    If the query solved for a parameter, the solved value is used. The function returns None for a mechanism without a
-    projection, and for a result without a value or without an epsilon and attack risk.
+    The result is None for a mechanism without a projection or a query without a value.
     """
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None
@@ -314,8 +307,8 @@ def take_adapter(
 ) -> None:
     """Put the layers of a PEFT adapter into the options of m2; print them otherwise.
 
-    ``values`` are the options. A saved adapter indicates that LoRA factors were trained, which m2 does not account for.
-    Therefore m2 needs ``whole_gradients``, which confirms that whole gradients were clipped and projected.
+    ``values`` are the options. ``whole_gradients`` confirms that whole gradients, not LoRA factors, were clipped and
+    projected, which m2 requires.
     """
     if from_peft is None:
         raise InvalidParameterError(
@@ -344,10 +337,7 @@ def take_adapter(
 
 
 def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Result:
-    """Add the standard deviation of the noise at clipping norm ``clip`` to a result.
-
-    Without a clipping norm, or without a noise multiplier in the result, it is returned unchanged.
-    """
+    """Add the standard deviation of the noise at clipping norm ``clip`` to a result."""
     if clip is None:
         return result
     norm = real("clip", clip, "a number above 0", 0.0, 1e100, open_low=True)

@@ -84,7 +84,7 @@ def as_text(
 ) -> str:
     """Return a result as text.
 
-    ``utility`` and ``others``, the values of other bounds by label, are included if given.
+    ``others`` are the values of other bounds by label.
     """
     parts = {
         "other bounds": other_bounds_text(result, others or {}),
@@ -125,10 +125,9 @@ def answer_text(
 
 
 def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
-    """Return the short names of requirements in one line.
+    """Return requirements as one line of short names, or if ``verbose`` as full texts.
 
-    If ``verbose``, there is one line with the full text for each requirement. ``verbose`` is None for a command without
-    the option ``--verbose``.
+    ``verbose`` is None for a command without the option ``--verbose``.
     """
     return requirements_of({"": texts}, verbose)
 
@@ -136,8 +135,7 @@ def requirement_lines(texts: Iterable[str], verbose: bool | None) -> list[str]:
 def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None) -> list[str]:
     """Return the requirements of several results as lines, each requirement once.
 
-    ``texts_of`` maps the name of each result to its requirements. If only some results have a requirement, the line
-    states their names. If ``verbose``, requirements have their full texts; it is None for a command without
+    ``texts_of`` maps the name of each result to its requirements. ``verbose`` is None for a command without the option
     ``--verbose``.
     """
     owners: dict[str, list[str]] = {}
@@ -205,7 +203,7 @@ def run_line(result: Result) -> str:
 def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
     """Return the number of steps and the sampling of a run as text.
 
-    ``warnings`` are those of the result; one of them may state that Poisson sampling was assumed.
+    ``warnings`` are those of the result, which may state that Poisson sampling was assumed.
     """
     run = {**Run().parameters(), **run}
     rate, sampling = run["sampling_rate"], run["sampling"]
@@ -222,10 +220,7 @@ def run_line_of(run: Mapping[str, Any], warnings: Iterable[str]) -> str:
 
 
 def neighbors_text(result: Result) -> str:
-    """Return how neighboring datasets differ, such as "add or remove one record".
-
-    Under replace, the text may also define the noise multiplier as the noise over twice the clipping norm.
-    """
+    """Return how neighboring datasets differ, such as "add or remove one record"."""
     run: Any = result.run
     verb = {"add-remove": "add or remove", "replace": "replace", "zero-out": "zero out"}[str(run["relation"])]
     records = "one record" if run["group_size"] == 1 else f"up to {run['group_size']} records of one user"
@@ -236,10 +231,7 @@ def neighbors_text(result: Result) -> str:
 
 
 def lower_bound_text(result: Result) -> str:
-    """Return a lower bound of the true epsilon, delta or advantage, as text.
-
-    The text is empty without a lower bound.
-    """
+    """Return a lower bound of the true epsilon, delta or advantage as text, if any."""
     below, is_delta = result.lower_bound, result.quantity == "delta"
     if below is None:
         return ""
@@ -278,10 +270,7 @@ def gap_text(ratio: float) -> str:
 
 
 def numerics_text(result: Result) -> str:
-    """Return a text on the grid of a composition and on its numerical errors.
-
-    The text is empty for a certified run and for a result without such details.
-    """
+    """Return the grid of a composition and its numerical errors as text, if any."""
     numerics: Any = result.numerics
     proof, composer = numerics.get("certified"), numerics.get("composer")
     bounded = "all numerical errors are bounded and included"
@@ -360,10 +349,9 @@ def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
 
 
 def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
-    """Return texts as wrapped lines that each begin with the label.
+    """Return texts as wrapped lines, with the label at the beginning of each text.
 
-    Further lines of a text are indented by the width of the label. The default ``width`` is :data:`WIDEST`, or the
-    width of a narrower terminal. Empty texts are omitted.
+    ``width`` is by default that of the terminal, at most :data:`WIDEST`.
     """
     from textwrap import wrap
 
@@ -384,8 +372,8 @@ def warning_lines(warnings: Iterable[str]) -> list[str]:
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
     """Return table rows as text lines with aligned columns.
 
-    ``sides`` has one character for each column: ``<`` aligns to the left (text), ``>`` to the right (numbers). If a row
-    has more columns, ``sides`` is repeated.
+    ``sides`` has one character for each column: ``<`` aligns to the left, ``>`` to the right. If a row has more
+    columns, ``sides`` is repeated.
     """
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -427,10 +415,7 @@ def other_bounds_text(result: Result, others: Mapping[str, float]) -> list[str]:
 
 
 def utility_text(utility: "Utility") -> list[str]:
-    """Return texts about the noise and the projection error of an update.
-
-    The noise is compared with DP-SGD at the same privacy.
-    """
+    """Return texts about the noise and the projection error of an update."""
     averaged = ""
     if utility.releases > 1:
         over = two_digits(utility.projection_error_of_run)
@@ -449,7 +434,7 @@ def run_text(
 ) -> str:
     """Return the result of a run file as text, with a line for every phase.
 
-    If ``calibrated``, each line states the noise multiplier. ``notes`` are further lines by label.
+    If ``calibrated``, lines have the noise multipliers. ``notes`` are further lines by label.
     """
     from privproj.io.run_file import listed, phase_kind, releases_text
 
@@ -501,11 +486,7 @@ def several_results(results: Mapping[str, Result], verbose: bool | None = None) 
 
 
 def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
-    """Return the output of ``privproj compare`` as text.
-
-    The text has the smallest value, a table of all values, the requirements, and the reasons why some bounds have no
-    value.
-    """
+    """Return the output of ``privproj compare`` as text."""
     results = {row.bound.name: row.result for row in rows if row.result is not None and row.result.value is not None}
     lines: list[str] = []
     parts: dict[str, Any] = {}
@@ -539,8 +520,8 @@ def comparison_text(rows: "Sequence[Comparison]", verbose: bool = False) -> str:
 def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
     """Return the texts of several results, each text once.
 
-    ``sentences_of`` maps the name of each result to its texts. A text that only some results have begins with their
-    names.
+    ``sentences_of`` maps the name of each result to its texts. If only some results have a text, their names precede
+    it.
     """
     owners: dict[str, list[str]] = {}
     for name, sentences in sentences_of.items():
@@ -554,10 +535,7 @@ def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def as_sentence(text: str) -> str:
-    """Return a text as a sentence with a period and a capital first letter.
-
-    If the first word is a name, such as ``privproj``, its first letter is unchanged.
-    """
+    """Return a text as a sentence with a period and a capital first letter."""
     word = text.partition(" ")[0]
     is_name = word == "privproj" or not word.isalpha()
     return f"{text[:1] if is_name else text[:1].upper()}{text[1:].rstrip('.')}." if text else ""

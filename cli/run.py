@@ -91,8 +91,8 @@ def show_run(
 ) -> int:  # fmt: skip
     """Print the result of a run file, and return the exit code.
 
-    The phases are written to the run file ``output``, unless it is None. If ``calibrated``, noise multipliers are
-    printed. ``notes`` are further lines by label.
+    ``output`` is a run file to write, or None. If ``calibrated``, noise multipliers are printed. ``notes`` are further
+    lines by label.
     """
     if output is not None:
         write_data(output, schedule.as_dict())

@@ -83,8 +83,7 @@ def free_folder() -> Path:
 def print_report(outcome: dict[str, Any], json: bool) -> int:
     """Write and print the report of a training run, and return the exit code.
 
-    ``outcome`` is the report of :meth:`privproj.training.classifier.ClassifierTraining.train`. Documents of optional
-    features, such as a privacy statement, are written too.
+    ``outcome`` is the report of :meth:`privproj.training.classifier.ClassifierTraining.train`.
     """
     result, account, paths = outcome["result"], outcome.pop("account"), outcome["paths"]
     record = {

@@ -36,8 +36,6 @@ File = tuple[bytes, str]  # bytes of a file, and its name for messages
 class DocumentKind:
     """A kind of document, other than a ledger, that ``privproj verify`` checks.
 
-    An optional feature lists its kinds in the table ``DOCUMENTS``.
-
     Attributes:
         noun: The kind in messages, such as "a certificate".
         recognizes: A function from the bytes of a file that returns True for a document of this kind.
@@ -88,7 +86,7 @@ def command(file: tuple[str, ...], delta: float | None, json: bool, verbose: boo
 def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
     """Check one document, or a document and the ledger of its run; return the verdict.
 
-    The document and the ledger may be in either order. A third file is a checkpoint.
+    A third file is the checkpoint of the run.
     """
     if len(files) > 3:
         expected = "one file, or a document, the ledger of its run and a checkpoint"
@@ -117,8 +115,8 @@ def _kind_named(name: str) -> DocumentKind:
 def read_document(file: str) -> tuple[str, bytes, str]:
     """Return the kind, the bytes and the name of a document such as a ledger.
 
-    The name ``-`` means standard input. Raises :class:`InvalidParameterError` for an unknown kind and for a file that
-    is too large; only a ledger may be long.
+    The name ``-`` means standard input. Raises :class:`InvalidParameterError` if the kind is unknown or the file is too
+    large.
     """
     content = read_bounded(file, most=LARGEST_LEDGER)
     if content.startswith(LEDGER_BEGINS):
@@ -163,7 +161,7 @@ def render_verdict(
     Args:
         verdict: The verdict.
         kind: The kind of the document, for JSON.
-        what: The document in the first line of the text.
+        what: The name of the document in the first line of the text.
         record: Further data for JSON.
         parts: Lines of the text by label. A line that is None is the entry of ``record`` with the same name.
         details: Further lines by label, for ``--verbose``.
@@ -218,7 +216,7 @@ def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
 def ledger_claim(summary: dict[str, Any], missing: int) -> str:
     """Return the claim of a ledger (epsilon, delta, bound, neighbors) as text.
 
-    Epsilon is that of the plan. If planned releases are missing, the epsilon of the releases in the ledger is added.
+    If planned releases are missing, the text also states the epsilon of the releases in the ledger.
     """
     planned, steps = summary["planned"], summary["steps"]
     extent = f"after {steps} releases"

@@ -1,4 +1,1 @@
-"""Connect privproj to dp-accounting, Opacus, PEFT and transformers.
-
-There is one module for each of these packages.
-"""
+"""Connect privproj to dp-accounting, Opacus, PEFT and transformers."""

@@ -153,8 +153,7 @@ def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
 def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem | None:
     """Return a problem if noise multipliers have different scales, else None.
 
-    The scales are the clipping norm and the sensitivity, which differ under replace. The noise multipliers are those of
-    ``event`` and of the events that the accountant has composed.
+    Under replace, dp-accounting divides the noise by the clipping norm, and privproj by the sensitivity.
     """
     under_replace = accountant.neighboring_relation is Relation.REPLACE_ONE
     if not under_replace or len({*_scales_of(event), *_scales_of(accountant.ledger)}) < 2:
@@ -169,8 +168,8 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
 def distributions_of(shapes: list[CoarseDescription], step: float) -> list[Part]:
     """Return dominating privacy loss distributions of releases, with repetitions.
 
-    ``shapes`` are the releases, each with its run. All distributions are on a grid with this ``step`` in nats, and
-    dominate in both the add and remove directions (C18: pairs on a grid).
+    All distributions are on a grid with this ``step`` in nats, and dominate in both the add and remove directions (C18:
+    pairs on a grid).
 
     Raises:
         PrecisionError: A grid is too large.
@@ -190,11 +189,9 @@ def _mass_function(pair: DominatingPair) -> pld_pmf.PLDPmf:
 
 
 def symmetric_distribution(pair: DominatingPair) -> PrivacyLossDistribution:
-    """Return a symmetric dominating pair as a distribution of dp-accounting.
-
-    Rounding errors are added to the mass at infinity.
-    """
+    """Return a symmetric dominating pair as a distribution of dp-accounting."""
     return PrivacyLossDistribution(
+        # rounding errors are added to the mass at infinity
         _mass_function(replace(pair, infinity_mass=pair.infinity_mass + 2.0 * pair.rounding))
     )
 
@@ -202,7 +199,7 @@ def symmetric_distribution(pair: DominatingPair) -> PrivacyLossDistribution:
 def check_cell_count(cells: float, step: float) -> None:
     """Raise :class:`PrecisionError` if a grid has too many cells.
 
-    A grid may have at most :data:`MOST_GRID_CELLS` cells. ``step`` is the width of a cell, in nats.
+    ``step`` is the width of a cell, in nats.
     """
     if not cells <= MOST_GRID_CELLS:
         grid = f"discretization={step:.3g} with {cells:.2g} cells"
@@ -214,7 +211,7 @@ def check_cell_count(cells: float, step: float) -> None:
 def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, RunOptions]:
     """Return the release inside a sampled event, and the sampling as run options.
 
-    An event without sampling is itself the release. The release is None for dp-accounting's own events.
+    The release is None for dp-accounting's own events.
     """
     sampling: RunOptions = {}
     if isinstance(event, BallsInBinsDpEvent):
@@ -249,10 +246,7 @@ def _phase_of_event(
 
 
 def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
-    """Warn if an event does not state its relation and the accountant uses replace.
-
-    The warning states that the noise multiplier is then relative to twice the clipping norm.
-    """
+    """Warn if an event does not state its relation and the accountant uses replace."""
     if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
         warnings.warn(f"{Requirement.REPLACE_SENSITIVITY} Set ReleaseDpEvent(..., relation='replace').", stacklevel=2)
 
@@ -260,10 +254,9 @@ def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
 class ProjectionPLDAccountant(PLDAccountant):
     """dp-accounting's PLD accountant with support for :class:`ReleaseDpEvent`.
 
-    A :class:`ReleaseDpEvent` may be alone, Poisson sampled, or in an epoch of balls-in-bins. A release is composed as a
-    dominating pair, which comes from the bound of the release. The rounding error of dp-accounting's composition has no
-    proved bound. Tree aggregation is also supported, as repeated Gaussian releases: one for each node that contains a
-    record.
+    A :class:`ReleaseDpEvent` may be alone, Poisson sampled, or in an epoch of balls-in-bins. The rounding error of
+    dp-accounting's composition has no proved bound. Tree aggregation is also supported, as repeated Gaussian releases:
+    one for each node that contains a record.
 
     Args:
         neighboring_relation: dp-accounting's neighboring relation; add-or-remove-one by default.
@@ -402,15 +395,13 @@ def event_of(
 
 
 def _group_event(phase: Phase) -> dp_event.DpEvent:
-    """Return a Poisson-sampled Gaussian step, for a group of records, as an event.
-
-    The event is a mixture over the number of these records in the batch (C37: users with several records).
-    """
+    """Return a Poisson-sampled Gaussian step, for a group of records, as an event."""
     run, mechanism = phase.run, phase.mechanism
     if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.adaptive_count_shift:
         raise UnsupportedError(f"{phase.place}: no dp-accounting event supports group_size={run.group_size} here")
     from privproj.composition.group_privacy import poisson_weights
 
+    # a mixture over the number of the group's records in the batch (C37: users with several records)
     shares = [math.exp(log_weight) for log_weight in poisson_weights(run.sampling_rate, run.group_size)]
     sizes = [float(size) for size in range(run.group_size + 1)]
     return dp_event.MixtureOfGaussiansDpEvent(mechanism.z, sizes, shares)
@@ -419,10 +410,8 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
 def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
     """Return the dp-accounting event of one step of a phase.
 
-    It is a release, a Poisson-sampled release, an epoch of balls-in-bins, a mixture for a group of records, or an event
-    of another accountant. If ``plain``, releases are dp-accounting's own events where possible.
-
-    Raises :class:`UnsupportedError` if no event describes the step.
+    If ``plain``, Gaussian and Laplace releases are dp-accounting's own events. Raises :class:`UnsupportedError` if no
+    event describes the step.
     """
     run, mechanism = phase.run, phase.mechanism
     if phase.accountant is not None:

@@ -1,14 +1,12 @@
 """Provide an accountant for Opacus that supports projected optimizers.
 
-Importing this module needs neither torch nor Opacus. Steps of an optimizer made by
-:func:`privproj.training.make_private` are accounted as M2, with the plan of the optimizer. Every other step is
-accounted as the subsampled Gaussian mechanism. Pass the accountant to Opacus as ``PrivacyEngine.accountant``, or call
-:func:`register`.
+Steps of an optimizer made by :func:`privproj.training.make_private` are accounted as M2, with the plan of the
+optimizer. Every other step is accounted as the subsampled Gaussian mechanism. Pass the accountant to Opacus as
+``PrivacyEngine.accountant``, or call :func:`register`.
 
-All results assume Poisson sampling under add-remove. Other sampling is rejected, if possible before the first step.
-Opacus only passes a sampling rate to an accountant. To check the loader and the optimizer, this module reads them from
-the local variables of Opacus' ``make_private``. If you attach an optimizer without ``make_private``, you are
-responsible for Poisson sampling at the given rate.
+All results assume Poisson sampling under add-remove. In Opacus' ``make_private``, the accountant rejects other loaders
+and unsupported optimizers. If you attach an optimizer without ``make_private``, you are responsible for Poisson
+sampling at the given rate.
 """
 
 import inspect
@@ -239,10 +237,8 @@ class ProjectionAccountant:
 
 
 def _variables_of_make_private() -> dict[str, Any] | None:
-    """Return the local variables of the running call of Opacus' ``make_private``.
-
-    The result is None outside of such a call.
-    """
+    """Return the local variables of Opacus' running ``make_private``; None outside it."""
+    # Opacus only passes a sampling rate, so the loader and the optimizer are read from the caller.
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "make_private" and frame.f_globals.get("__name__") == "opacus.privacy_engine":
@@ -252,10 +248,7 @@ def _variables_of_make_private() -> dict[str, Any] | None:
 
 
 def _check_optimizer(optimizer: Any) -> None:
-    """Raise :class:`UnsupportedError` for some optimizers of Opacus, by class name.
-
-    Their steps are not the subsampled Gaussian mechanism.
-    """
+    """Reject Opacus optimizers whose steps are not the subsampled Gaussian mechanism."""
     for kind in type(optimizer).__mro__:
         for word, why in UNACCOUNTED.items():
             if word in kind.__name__:
@@ -303,10 +296,7 @@ def _phase_of(i: int, mechanism: Mechanism | float, rate: float, steps: int) -> 
 
 
 def _sampler_rate(rate: float) -> float:
-    """Return the probability that a 24-bit uniform number is below ``rate``.
-
-    ``rate`` is taken in single or in double precision, whichever gives the larger probability.
-    """
+    """Return an upper bound of the sampling probability of Opacus' loader at a rate."""
     rate = real("sample_rate", rate, "a number above 0 and at most 1", 0.0, 1.0, open_low=True)
     single = struct.unpack("f", struct.pack("f", rate))[0]
     # ceil(rate 2^24)/2^24, the fraction of 24-bit numbers below the rate; the larger value of both precisions
@@ -314,10 +304,9 @@ def _sampler_rate(rate: float) -> float:
 
 
 def _check_plan(plan: Plan, rate: float) -> None:
-    """Raise an error unless this accountant supports the plan of a privproj optimizer.
+    """Raise an error unless the accountant supports the plan of a privproj optimizer.
 
-    Raises :class:`UnsupportedError` unless the plan has Poisson sampling of single records and a fixed clipping norm,
-    and :class:`InvalidParameterError` if ``rate`` is below the rate of the plan.
+    The plan must have Poisson sampling of single records, at most at ``rate``, and a fixed clipping norm.
     """
     plain = (plan.sampling == "poisson" and plan.max_batch_size is None) or plan.sampling_rate == 1.0
     if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None or plan.group_size > 1:

@@ -1,9 +1,8 @@
 """Read the dimensions and ranks of the adapted layers from a PEFT LoRA directory.
 
-Only local files are read. LoRA's ``A`` projects the input side of a linear layer. So the ``dim`` of a layer is the
-number of inputs, and the ``rank`` of the layer is the rank of LoRA. Both are read from ``adapter_model.safetensors``,
-which PEFT also writes before training. A configuration that trains other parameters is rejected, because these
-parameters would share the clipping norm without being projected.
+The ``dim`` of a layer is its number of inputs, because LoRA's ``A`` projects the input side. Its ``rank`` is that of
+LoRA. Both are read from ``adapter_model.safetensors``, which PEFT also writes before training. A configuration that
+trains other parameters is rejected, because these parameters would share the clipping norm without being projected.
 """
 
 import re
@@ -86,11 +85,8 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
 def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]]) -> list[tuple[int, int]]:
     """Return ``(inputs, rank)`` of every LoRA layer, from the shapes of its tensors.
 
-    A rank is at most the number of inputs, even if the adapter has a larger one.
-
     Raises:
-        InvalidParameterError: A tensor is not a factor of a linear layer, factors do not match, or a rank differs from
-            that of the configuration.
+        InvalidParameterError: The tensors are not factors of linear layers with the ranks of the configuration.
     """
     layers: dict[str, dict[str, list[int]]] = {}
     for tensor, shape in shapes.items():
@@ -119,7 +115,7 @@ def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]])
 def _read_json(path: Path) -> dict[str, Any]:
     """Return a JSON file as a dictionary.
 
-    Raises :class:`InvalidParameterError` if it is missing or malformed.
+    Raises :class:`InvalidParameterError` if the file is missing or malformed.
     """
     expected = "a readable file with one JSON object"
     table = read_json(read_bounded(path, "from_peft"), "from_peft", str(path), expected)
@@ -142,7 +138,7 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
 def _check_adapter(adapter: dict[str, Any]) -> None:
     """Raise :class:`InvalidParameterError` for a configuration other than plain LoRA.
 
-    Plain LoRA trains only ``B A`` of linear layers.
+    Plain LoRA trains only the low-rank factors of linear layers.
     """
     settings = {"peft_type": "LORA", "task_type": None, "init_lora_weights": True, **adapter}
     kind, task, start = settings["peft_type"], settings["task_type"], settings["init_lora_weights"]

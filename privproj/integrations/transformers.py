@@ -1,7 +1,6 @@
 """Provide a ``Trainer`` of transformers for differentially private training.
 
-The class needs the extras ``torch`` and ``peft``. Importing this module loads neither torch nor transformers. The class
-is loaded at its first use.
+The class needs the extras ``torch`` and ``peft``, and is loaded at its first use.
 """
 
 from privproj.lazy import lazy_names

@@ -1,18 +1,14 @@
 """Parse events of dp-accounting, and compose them with phases of privproj.
 
-In a run file, an event is a table with its class name as ``type`` and its parameters. This module checks all numbers,
-because dp-accounting misinterprets some numbers instead of rejecting them.
-
-dp-accounting has two accountants, one for privacy loss distributions (PLD) and one for Renyi divergences. Each supports
-some events under some neighboring relations. The theorems behind the accountants are published. The rounding errors of
-the accountants are measured, not proved (:mod:`privproj.contrib.events.pld_curve`). This module corrects four errors
-(C36: events of dp-accounting):
+All parameters of an event are checked, because dp-accounting misinterprets some numbers instead of rejecting them.
+dp-accounting has an accountant for privacy loss distributions (PLD) and one for Renyi divergences. Their rounding
+errors are measured, not proved. This module corrects four errors of dp-accounting (C36: events of dp-accounting):
 
 * The PLD accountant composes a repeated randomized response only once. Here it is composed as often as it is repeated.
 * If noise multipliers are integers, the Renyi accountant counts several Gaussian releases on one sample as one. Here
   noise multipliers are converted to floats.
-* The noise multiplier of an event is the noise over the clipping norm. Under replace the sensitivity is twice the
-  clipping norm. The PLD accountant takes this into account. For the Renyi accountant the noise multipliers are halved.
+* Under replace, the Renyi accountant ignores that the sensitivity is twice the clipping norm. Here noise multipliers
+  are halved.
 * dp-accounting converts a Renyi divergence that is nan or negative to an epsilon of 0. Here it is rejected.
 """
 
@@ -120,13 +116,12 @@ FIELDS = {
 
 
 def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.DpEvent:
-    """Return the dp-accounting event that plain data describe, after validation.
+    """Return the dp-accounting event with the class name and parameters in ``data``.
 
     ``where`` names the event in messages, and ``depth`` is the number of enclosing events.
 
     Raises:
-        InvalidParameterError: A type or key is unknown or missing, or a value is out of range. The message names the
-            key.
+        InvalidParameterError: A type or key is unknown or missing, or a value is out of range.
     """
     if not isinstance(data, Mapping):
         raise InvalidParameterError(where, data, "a table with the type and the parameters of an event")
@@ -184,9 +179,7 @@ def _check_together(fields: Mapping[str, Any], where: str) -> None:
 
 
 def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
-    """Return an event as plain data for :func:`event_from`.
-
-    Parameters that are None are omitted.
+    """Return an event as a dictionary of its class name (``type``) and its parameters.
 
     Raises:
         InvalidParameterError: The event is not one of dp-accounting.
@@ -217,8 +210,6 @@ Leaf = tuple[dp_event.DpEvent, int]  # an event that is not a composition, and t
 def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
     """Yield the events that a composition consists of, each with its repetitions.
 
-    ``NoOpDpEvent`` is skipped.
-
     Raises:
         InvalidParameterError: An event is repeated more than :data:`MOST_COMPOSED` times.
     """
@@ -248,16 +239,13 @@ def is_private(leaf: dp_event.DpEvent) -> bool:
 
 
 def _relation_of(phases: Sequence[Phase]) -> Relation:
-    """Return the neighboring relation of phases as dp-accounting's enum member."""
     return next(relation for relation, ours in RELATIONS.items() if ours == str(phases[0].run.relation))
 
 
 def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
-    """Return whether dp-accounting's PLD accountant supports an event.
-
-    Tree aggregation counts as supported under zero-out only.
-    """
+    """Return whether dp-accounting's PLD accountant supports an event."""
     if isinstance(leaf, dp_event.SingleEpochTreeAggregationDpEvent):
+        # Tree aggregation is composed as Gaussian events, under zero-out only (C36: events of dp-accounting).
         return relation is Relation.REPLACE_SPECIAL
     return PLDAccountant(relation).supports(leaf)
 
@@ -278,10 +266,7 @@ def why_unsupported(leaf: dp_event.DpEvent, relation: Relation) -> str:
 
 
 def _loss_reach(leaf: dp_event.DpEvent) -> float:
-    """Return about the largest loss, in nats, that dp-accounting keeps for an event.
-
-    dp-accounting truncates larger losses.
-    """
+    """Estimate the largest privacy loss of an event that dp-accounting keeps, in nats."""
     if isinstance(leaf, dp_event.PoissonSampledDpEvent):
         return _loss_reach(leaf.event)
     if isinstance(leaf, dp_event.LaplaceDpEvent):
@@ -300,7 +285,7 @@ def _loss_reach(leaf: dp_event.DpEvent) -> float:
 
 
 def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
-    """Return the smallest allowed and the preferred grid step for an event, in nats."""
+    """Return the least and the preferred grid step of an event's losses, in nats."""
     reach, cells = _loss_reach(leaf), MOST_DEFAULT_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
         # Fewer cells, because dp-accounting solves an equation for each cell of a mixture of Gaussians.
@@ -311,10 +296,9 @@ def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
 
 
 def _alone(leaf: Leaf) -> Leaf:
-    """Replace a repeated Gaussian event by one equivalent Gaussian event.
+    """Replace a repeated Gaussian or tree event by one equivalent Gaussian event.
 
-    The noise multiplier is divided by the square root of the number of repetitions. Tree aggregation counts as repeated
-    Gaussian events. Other events are returned unchanged.
+    Other events are returned unchanged.
     """
     one_event, count = leaf
     if isinstance(one_event, dp_event.SingleEpochTreeAggregationDpEvent):
@@ -329,14 +313,8 @@ def compose_losses(
 ) -> pld_curve.PldCurve:
     """Return the privacy curve of phases and events, composed by dp-accounting.
 
-    The curve is an upper bound, except for rounding. The proof relies on dominating pairs of the phases on one grid of
-    losses (C2: domination composes, C18: pairs on a grid), and on dp-accounting's distributions of the events.
-
-    Args:
-        phases: The privacy profile of one release of each phase, with the run of the phase.
-        leaves: The events, with their repetitions.
-        relation: The neighboring relation.
-        step: Grid step in nats; None for dp-accounting's default, or a larger one if losses are large.
+    The curve is an upper bound up to rounding errors that are measured, not proved (C2: domination composes).
+    ``leaves`` are the events with their repetitions. ``step`` is the grid step in nats, or None for the default.
 
     Raises:
         PrecisionError: The grid is too large.
@@ -352,16 +330,15 @@ def compose_losses(
         raise PrecisionError(
             f"the grid step must be {expected}, got {step:.3g}. Use more noise, or another discretization"
         )
+    # dp-accounting's distributions of the events, and dominating pairs of the phases on the same grid (C18: pairs on a
+    # grid)
     events = [(_distribution_of(json.dumps(data_of(event)), relation, step), count) for event, count in single]
     return pld_curve.compose([*distributions_of(shapes, step), *events], step)
 
 
 @lru_cache(maxsize=32)
 def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossDistribution:
-    """Return the privacy loss distribution of one event, given as JSON.
-
-    The probability mass functions are dense arrays.
-    """
+    """Return the privacy loss distribution of one event, given as JSON."""
     event = event_from(json.loads(text))
     if isinstance(event, dp_event.DiscreteLaplaceDpEvent):
         # nats; the part of the tail of discrete Laplace noise that dp-accounting represents
@@ -386,11 +363,8 @@ def add_divergences(
 ) -> RenyiCurve:
     """Return the sum of the Renyi divergences of phases and of events.
 
-    Args:
-        curves: The Renyi curves of whole phases.
-        leaves: The events, with their repetitions.
-        relation: The neighboring relation.
-        orders: The orders; None for the default orders of dp-accounting.
+    ``curves`` are the Renyi curves of whole phases, and ``leaves`` are the events with their repetitions. ``orders`` is
+    None for the default orders of dp-accounting.
 
     Raises:
         UnsupportedError: dp-accounting cannot compute the divergences of an event.
@@ -413,9 +387,9 @@ def add_divergences(
 
 @lru_cache(maxsize=64)
 def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) -> tuple[tuple[float, ...], float]:
-    """Return the Renyi divergences at some orders of one event, given as JSON.
+    """Return the Renyi divergences of one event, given as JSON, at some orders.
 
-    The second result is how many times the rounding error :data:`RENYI_NOISE` must be added for one event.
+    The second result is the rounding error to be added, in multiples of :data:`RENYI_NOISE`.
     """
     event = event_from(json.loads(text))
     parts = 1.0
@@ -439,10 +413,8 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
 
 @contextmanager
 def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
-    """Convert errors of dp-accounting to :class:`UnsupportedError`.
-
-    Log messages of dp-accounting about omitted orders are suppressed.
-    """
+    """Convert errors of dp-accounting to :class:`UnsupportedError`."""
+    # dp-accounting logs which orders it omits
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
     try:
@@ -460,8 +432,7 @@ def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
 def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     """Return phases with bounds that one accountant of dp-accounting supports.
 
-    If all phases have a privacy loss distribution, the phases are unchanged. Otherwise every phase that is not an event
-    gets a Renyi bound.
+    If some phase has no privacy loss distribution, all phases that are not events get Renyi bounds.
 
     Raises:
         UnsupportedError: No accountant supports these events and phases together under their relation.
@@ -479,9 +450,9 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
 
 
 def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
-    """Return the privacy curve of a run with phases that are events of dp-accounting.
+    """Return the privacy curve of a run that contains events of dp-accounting.
 
-    ``step`` is the grid step in nats; None for the default.
+    ``step`` is the grid step of the privacy loss in nats; None for the default.
 
     Raises:
         UnsupportedError: No accountant supports these events and phases together under their relation.
@@ -507,18 +478,15 @@ def event_of(phase: Phase) -> dp_event.DpEvent:
 
 
 def _leaves_of(phase: Phase) -> list[Leaf]:
-    """Return the events of dp-accounting that a phase consists of, with repetitions.
-
-    The list is empty for a phase of privproj.
-    """
+    """Return the dp-accounting events of a phase with repetitions; may be empty."""
     data = vars(phase.mechanism).get("text")
     return [] if data is None else list(leaves_of(event_from(json.loads(data)), phase.run.steps))
 
 
 def _check_scales(phases: Sequence[Phase]) -> None:
-    """Raise :class:`UnsupportedError` if noise multipliers are defined differently.
+    """Raise :class:`UnsupportedError` if phases define noise multipliers differently.
 
-    Under replace, a noise multiplier is relative to the clipping norm in some phases, and to twice that norm in others.
+    Under replace, dp-accounting divides the noise by the clipping norm, and privproj by twice this norm.
     """
     over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
     over_clip = [phase.name for phase in phases if Requirement.NOISE_OVER_CLIP in phase.run_requirements]
@@ -530,9 +498,9 @@ def _check_scales(phases: Sequence[Phase]) -> None:
 
 
 def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
-    """Return a part of a phase without PLD, and one without Renyi curve, by name.
+    """Name an event or bound of a phase without PLD, and one without a Renyi curve.
 
-    A part is the bound of the phase or an event. A name is empty if there is no such part.
+    A name is empty if the phase has no such event or bound.
 
     Raises:
         UnsupportedError: An event has no privacy loss distribution and no Renyi curve.
@@ -550,9 +518,9 @@ def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
 
 
 def _with_renyi_bound(phase: Phase, why: str) -> Phase:
-    """Replace the bound of a phase by the Renyi bound of its mechanism.
+    """Give a phase the Renyi bound of its mechanism, unless the phase is an event.
 
-    A phase that is an event is returned unchanged. ``why`` states in messages why a Renyi bound is needed.
+    ``why`` explains in messages why a Renyi bound is needed.
 
     Raises:
         UnsupportedError: The Renyi bound does not support the run.

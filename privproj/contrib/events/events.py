@@ -1,7 +1,6 @@
 """Build phases of a run from events of dp-accounting.
 
-dp-accounting then composes the whole run (:mod:`privproj.contrib.events.event_composition`). It adds privacy losses of
-dominating pairs on one grid. If an event has no privacy loss distribution, Renyi divergences are added instead.
+dp-accounting then composes the whole run (:mod:`privproj.contrib.events.event_composition`).
 """
 
 import json
@@ -56,7 +55,7 @@ class Event(Mechanism):
 
 @dataclass(frozen=True)
 class _EventPhase(Phase):
-    """A phase that is an event of dp-accounting."""
+    """A phase whose steps are events of dp-accounting."""
 
     @property
     def accountant(self) -> Any:
@@ -100,8 +99,7 @@ def _bound_of(kind: str) -> Bound:
 def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _EventPhase:
     """Return a phase whose steps are one event of dp-accounting.
 
-    The event is plain data or an object of dp-accounting. ``run`` has the number of steps and the neighboring relation,
-    ``where`` names the event in messages, and ``name`` names the phase.
+    ``event`` is a dictionary or an object of dp-accounting, and ``where`` names it in messages.
 
     Raises:
         InvalidParameterError: The event is not one of dp-accounting, or a value is out of range.

@@ -1,8 +1,7 @@
 """Compose privacy loss distributions with dp-accounting.
 
-The FFT of dp-accounting has no published error bound. Therefore a measured rounding error is added to every delta,
-deltas close to this error are rejected, and no lower bound is known. docs/proofs.md lists everything that is measured
-and not proved under "What is only observed".
+The FFT of dp-accounting has no published error bound. Therefore a measured rounding error is added to every delta, and
+no lower bound is known (docs/proofs.md, "What is only observed").
 """
 
 import math
@@ -36,14 +35,9 @@ MOST_DEFAULT_CELLS = 2.0**20
 
 @dataclass(frozen=True)
 class PldCurve:
-    """The privacy curve of a run that dp-accounting composed, as upper bounds.
+    """An upper bound of the privacy curve of a run, composed by dp-accounting.
 
-    The curve is the maximum over the add and remove directions.
-
-    Attributes:
-        distribution: The composed privacy loss distribution.
-        noise: The rounding error that is added to every delta.
-        numerics: Details of the computation, for results.
+    The bound holds in both the add and remove directions. ``noise`` is the rounding error that is added to every delta.
     """
 
     distribution: PrivacyLossDistribution
@@ -54,7 +48,7 @@ class PldCurve:
 
     @property
     def floor(self) -> float:
-        """The smallest delta of the curve, a multiple of the rounding error."""
+        """The smallest delta that the curve supports, a multiple of the rounding error."""
         return LEAST_DELTA_OVER_NOISE * self.noise
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -64,7 +58,7 @@ class PldCurve:
         return Enclosure(-math.inf, math.log(min(1.0, max(delta, self.floor))))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an upper bound of epsilon, in nats, at a log delta.
+        """Return an upper bound of epsilon at the natural logarithm of a delta.
 
         Raises:
             PrecisionError: Delta is below :attr:`floor`, or the losses overflow.
@@ -82,10 +76,9 @@ class PldCurve:
 
 
 def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -> float:
-    """Return the default grid step for dp-accounting, in nats; any step is sound.
+    """Return the default grid step of the privacy loss, in nats; any step is sound.
 
-    The step is at most ``most``, unless the grid would then have more than about :data:`MOST_DEFAULT_CELLS` cells.
-    ``shapes`` are the releases of the run.
+    ``shapes`` are the releases of a run. The step exceeds ``most`` only if the grid would be too large.
     """
     step = min([most, *(shape.deviation / GRID_POINTS_PER_DEVIATION for shape in shapes)])
     for shape in shapes:
@@ -98,9 +91,9 @@ def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -
 def compose(parts: list[Part], step: float) -> PldCurve:
     """Return the privacy curve of a run from the loss distributions of its releases.
 
-    Each part is a privacy loss distribution and its number of releases. All distributions are on one grid with this
-    ``step`` in nats. If the distributions dominate the releases, the curve is an upper bound up to a rounding error
-    that is measured, not proved (C2: domination composes, C18: pairs on a grid).
+    Each part is a privacy loss distribution, on one grid with this ``step`` in nats, and its number of releases. If all
+    distributions dominate their releases, the curve is an upper bound up to a rounding error that is measured, not
+    proved (C2: domination composes, C18: pairs on a grid).
 
     Raises:
         PrecisionError: The grid has more than :data:`MOST_GRID_CELLS` cells.
@@ -116,7 +109,7 @@ def compose(parts: list[Part], step: float) -> PldCurve:
 def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> PrivacyLossDistribution:
     """Compose a privacy loss distribution ``count`` times with itself.
 
-    The probability mass functions must be dense, because sparse ones grow exponentially.
+    Its probability mass functions must be dense, because sparse ones grow exponentially.
 
     Raises:
         PrecisionError: The grid would be too large.

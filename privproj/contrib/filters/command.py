@@ -1,7 +1,4 @@
-"""Implement the command ``privproj filter``.
-
-The command computes the number of steps that fit into the budget of a privacy filter.
-"""
+"""Implement ``privproj filter``: the number of steps that fit into a privacy filter's budget."""
 
 from dataclasses import replace
 from typing import Any

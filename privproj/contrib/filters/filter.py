@@ -1,9 +1,11 @@
 """Enforce a privacy budget for plans that depend on outputs (C35: filters).
 
-Composition covers adaptive queries, but not adaptive parameters. A filter covers both. The budget is fixed before the
-first release. The filter counts the cost of every release, and rejects a release that would exceed the budget. Costs
-are rounded up and added as exact fractions. So the sum does not depend on the order of the releases or on the grouping
-of steps, and rounding cannot cause an overspend. Report the epsilon of the whole budget, even if a part was not spent.
+A filter fixes a privacy budget before the first release, counts the cost of every release, and rejects a release that
+would exceed the budget. So the parameters of a release may depend on earlier outputs, which ordinary composition does
+not allow. Report the epsilon of the whole budget, even if a part was not spent.
+
+Costs are rounded up and added as exact fractions. So rounding cannot cause an overspend, and the order of the releases
+does not matter.
 """
 
 import math
@@ -48,15 +50,14 @@ HOPELESS = 1e4  # nats; score of an order that leaves no budget, above the score
 
 @lru_cache(maxsize=256)
 def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
-    """Return a phase with the bound that gives its cost, and its cost per release.
+    """Return a phase with the bound that a filter uses, and the cost of one release.
 
-    The cost is what a release adds to the spent budget of a filter. It is rounded up and exact as a fraction. With an
-    order ``alpha`` it is the Renyi divergence ``D(alpha)``. Without an order it is ``mu^2`` for Gaussian noise on the
-    whole dataset, where ``mu`` is the sensitivity over the noise.
+    The cost is the Renyi divergence at ``order``. If ``order`` is None, it is the squared sensitivity over noise. Costs
+    are rounded up.
 
     Raises:
-        UnsupportedError: The cost is unknown or infinite. Or there is no order, and the release is not Gaussian noise
-            on the whole dataset.
+        UnsupportedError: The cost is unknown or infinite; or ``order`` is None and the release is not Gaussian noise on
+            the whole dataset.
     """
     if order is not None:
         phase, curve = renyi_curve(phase)
@@ -80,16 +81,13 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
 
 
 def _curve_of(budget: float, order: float | None) -> Curve:
-    """Return the privacy curve of the whole budget of a filter.
-
-    With a Renyi order ``alpha`` it is the curve of ``(alpha, budget)``-RDP. Without one it is the curve of Gaussian
-    noise with sensitivity over noise ``sqrt(budget)``.
-    """
+    """Return the privacy curve that the whole ``budget`` of a filter guarantees."""
+    # the curve of Gaussian noise with sensitivity over noise sqrt(budget), or of (order, budget)-RDP
     return gaussian_profile(next_up(math.sqrt(budget))) if order is None else OneOrder(order, budget)
 
 
 def _guess_budget(target: FullTarget, order: float | None) -> float:
-    """Return about the largest budget of a filter that meets an epsilon and a delta.
+    """Estimate the largest budget of a filter that meets an epsilon and a delta.
 
     The result is at most 0 if no budget meets them.
     """
@@ -103,8 +101,7 @@ def _guess_budget(target: FullTarget, order: float | None) -> float:
 def best_order(phase: Phase, target: FullTarget) -> float:
     """Return the Renyi order at which the most releases fit into an epsilon and delta.
 
-    ``phase`` is a typical release; its number of steps does not matter. Every order is sound. The result has four
-    digits.
+    Every order is sound. The number of steps of ``phase`` does not matter.
 
     Raises:
         UnsupportedError: No order leaves a budget, or there is no Renyi curve.
@@ -112,8 +109,8 @@ def best_order(phase: Phase, target: FullTarget) -> float:
     curve = renyi_curve(_one_release(phase))[1]
     tried: dict[float, float] = {}
 
+    # ln(cost / budget) at an order, to be minimized; a large number without a budget
     def score(alpha: float) -> float:
-        """Return ``ln(cost / budget)`` at an order; a large number without a budget."""
         if not LEAST_ORDER <= alpha <= LARGEST_ORDER:
             return 2.0 * HOPELESS
         order = float(f"{alpha:.4g}")
@@ -132,7 +129,7 @@ def best_order(phase: Phase, target: FullTarget) -> float:
 
 
 def _one_release(phase: Phase) -> Phase:
-    """Return a phase with one step, for the cost of one release in a filter.
+    """Return a phase with one step, to compute the cost of one release.
 
     Raises:
         InvalidParameterError: The phase allows refuted bounds.
@@ -154,15 +151,14 @@ class Filter:
     """A privacy budget for a plan whose parameters may depend on earlier outputs.
 
     These parameters are noise, sampling rate, rank and number of steps. The budget ``B`` is fixed before the first
-    release. A filter with an order adds the Renyi divergences ``D_t(alpha)`` of all releases ``t`` at one fixed order
-    ``alpha``, and enforces ``sum_t D_t(alpha) <= B``. Then all releases together are ``(alpha, B)``-RDP (Feldman, Zrnic
-    2021, arXiv 2008.11193; claim C35). A filter without an order enforces ``sum_t mu_t^2 <= B`` for Gaussian noise on
-    the whole dataset, where ``mu_t`` is the sensitivity over the noise (Smith, Thakurta 2022, arXiv 2210.17520). Its
-    epsilon equals the epsilon of a plan that is fixed in advance and spends the whole budget.
+    release. A filter with an order enforces ``sum_t D_t(alpha) <= B``, where ``D_t(alpha)`` is the Renyi divergence of
+    release ``t`` at one fixed order ``alpha``. Then all releases together are ``(alpha, B)``-RDP (Feldman, Zrnic 2021,
+    arXiv 2008.11193; claim C35). A filter without an order enforces ``sum_t mu_t^2 <= B`` for Gaussian noise on the
+    whole dataset, where ``mu_t`` is the sensitivity over the noise (Smith, Thakurta 2022, arXiv 2210.17520).
 
     Call :meth:`spend` before each release. This method counts the release, or rejects it and changes nothing. Threads
     may share a filter. A filter cannot be copied or pickled, because each copy could spend the whole budget. To store a
-    filter on the disk, use a ledger whose target has an order.
+    filter, use a ledger whose target has an order.
 
     Args:
         epsilon: The target epsilon, above 0 and at most 1e9. Give ``epsilon`` and ``delta``, or ``budget``.
@@ -449,7 +445,7 @@ class Filter:
         return tuple(replace(one.with_run(steps=steps), name=str(i)) for i, (one, steps) in counted)
 
     def _cost(self, phase: Phase) -> tuple[Phase, Fraction]:
-        """Return a phase of one release with the bound that gives its cost, and the cost."""
+        """Return one release of a phase with the bound that the filter uses, and its cost."""
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
             actual = f"{one.run.relation} for groups of {one.run.group_size}"
@@ -482,7 +478,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class _BudgetQuery(Composition):
-    """The query of the epsilon or delta of a filter's whole budget.
+    """The query for epsilon or delta of the whole budget of a filter.
 
     Its phases are the releases counted so far.
     """
@@ -506,7 +502,7 @@ class _BudgetQuery(Composition):
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements of the phases; the budget is fixed instead of the schedule."""
+        """The requirements of the phases, with a fixed budget instead of a fixed schedule."""
         return (
             *(requirement for requirement in super().run_requirements if requirement not in FIXED_SCHEDULES),
             Requirement.FIXED_FILTER,
@@ -552,6 +548,6 @@ def _phase_of(
 
 
 def _round_up(exact: Fraction) -> float:
-    """Return the smallest double that is not below an exact number."""
+    """Round an exact number up to a double."""
     near = float(exact)
     return near if near >= exact else math.nextafter(near, math.inf)

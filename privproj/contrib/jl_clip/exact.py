@@ -1,9 +1,10 @@
 """Compute the exact profile of random clipping, and a bound for several records.
 
 Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves both. A record is clipped by an estimate of its
-norm from ``r`` probes. With ``mu`` one over the noise multiplier, the squared sensitivity over noise of the record is
-``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with ``U ~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2 r/2``. ``X``
-has no moment of order ``a`` or more. The bound ``exact`` needs no moments, and ``any-records`` needs the first moment.
+norm from ``r`` Gaussian probes. Let ``mu`` be one over the noise multiplier. The squared sensitivity over noise of the
+record is ``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with ``U ~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2
+r/2``. The moments of ``X`` of order ``a`` or more are infinite. The bound ``exact`` needs no moments, and
+``any-records`` needs the first moment.
 """
 
 import math
@@ -27,10 +28,7 @@ NODE_RELATIVE_ERROR = 1e-15  # soundness: relative error of a node of the quadra
 
 @dataclass(frozen=True)
 class InverseGamma:
-    """The inverse gamma distribution of ``X = scale / U`` with ``U ~ Gamma(a)``.
-
-    Integrals are over ``t = ln(a / U)``, so that ``X = (scale/a) e^t``.
-    """
+    """The inverse gamma distribution of ``X = scale / U`` with ``U ~ Gamma(a)``."""
 
     a: float
     scale: float
@@ -52,10 +50,7 @@ class InverseGamma:
         return max(x, self.mean * math.exp(biased.log_tail(x) - self.log_tail(x)))
 
     def log_density(self, t: float) -> float:
-        """Return the log of the density of ``t = ln(a / U)`` for ``U ~ Gamma(a)``.
-
-        The density is ``U^a e^-U / Gamma(a)``.
-        """
+        """Return the log of the density of ``t = ln(a / U)`` for ``U ~ Gamma(a)``."""
         # ln[U^a e^-U / Gamma(a)] at U = a e^-t
         return log_gamma_front(self.a, math.expm1(-t), math.exp(-t)) if t > -700.0 else -math.inf
 
@@ -70,8 +65,8 @@ class InverseGamma:
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
         """Return an enclosure of ``ln E[h_eps(X); X <= up_to]``, by quadrature.
 
-        ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x`` (C4: random sensitivity). The enclosure is
-        widened by an estimate of the quadrature error, which is observed and not proved.
+        ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x`` (C4: random sensitivity). The quadrature
+        error is estimated, not proved.
         """
         center = self.scale / self.a
 
@@ -113,12 +108,10 @@ class InverseGamma:
 
 
 def distribution(mechanism: JLClip) -> InverseGamma:
-    """Return the distribution of a record's squared sensitivity over noise.
-
-    The result is for the worst case, the limit in which the norm of the record is much larger than the clipping norm.
-    """
+    """Return the worst-case distribution of a record's squared sensitivity over noise."""
     assert mechanism.probes is not None
     half = 0.5 * mechanism.probes
+    # worst case: the limit in which the norm of the record is much larger than the clipping norm
     # X = mu^2 r / chi2_r (C32).
     return InverseGamma(half, mechanism.mu**2 * half)
 
@@ -140,10 +133,8 @@ EXACT = Bound(
 
 
 def _check_probes(mechanism: JLClip) -> None:
-    """Raise :class:`UnsupportedError` for fewer than three probes.
-
-    With one or two probes the squared sensitivity has no mean.
-    """
+    """Raise :class:`UnsupportedError` for fewer than three probes."""
+    # With one or two probes the squared sensitivity has no mean.
     if (mechanism.probes or 0) < 3:
         raise UnsupportedError(f"the bound any-records needs probes >= 3, got {mechanism.probes}")
 

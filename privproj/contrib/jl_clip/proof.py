@@ -11,11 +11,7 @@ from privproj.contrib.jl_clip import JLClip
 
 
 class _BallRandomClip(BallMean):
-    """The exact profile of random clipping in ball arithmetic (C32).
-
-    The profile is ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]``. Here ``h_eps(x)`` is the Gaussian delta at the squared
-    sensitivity ``x``, ``mu`` is one over the noise multiplier, and ``r`` is the number of probes.
-    """
+    """The exact profile of random clipping in ball arithmetic (C32)."""
 
     effort: int = 8
 
@@ -23,7 +19,9 @@ class _BallRandomClip(BallMean):
         self.probes, self.noise = probes, noise_multiplier
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return a ball that contains delta at ``eps``, by the formula of the class."""
+        """Return a ball that contains delta at ``eps``."""
+        # E[h_eps(mu^2 r / chi2_r)] with r probes, mu = 1/noise, and the Gaussian delta h_eps(x) at the squared
+        # sensitivity x
         half = arb(self.probes) / 2
         return BallGammaDistribution(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
 

@@ -1,7 +1,6 @@
 """Compute reference values of the privacy of random clipping in mpmath.
 
-Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves the formulas. ``r`` is the number of probes, and
-``mu`` is one over the noise multiplier. ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x``.
+Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves the formulas.
 """
 
 import mpmath as mp
@@ -18,14 +17,12 @@ from privproj.reference.special import normal_tail
 
 
 def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
-    """Return delta of random clipping if the adversary sees the probes (C32).
-
-    Delta is ``E[h_eps(mu^2 r / chi2_r)]``, an integral over ``t = -ln(chi2_r / 2)``. ``r`` is the number of probes,
-    ``mu`` is one over the noise multiplier, and ``h_eps(x)`` is the Gaussian delta at the squared sensitivity ``x``.
-    """
+    """Return delta of random clipping if the adversary sees the probes (C32)."""
     a = mp.mpf(probes) / 2
     scale = gaussian_mu(noise_multiplier) ** 2 * a
 
+    # E[h_eps(mu^2 r / chi2_r)] with r = probes, mu = 1/noise_multiplier and the Gaussian delta h_eps(x) at the squared
+    # sensitivity x, over t = -ln(chi2_r / 2)
     def gain(t: Real) -> Real:
         return gamma_density(a, -t) * gaussian_delta_of_square(epsilon, scale * mp.exp(t))
 
@@ -33,12 +30,7 @@ def exact(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 
 
 def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
-    """Return delta of random clipping if the probes are secret (C32).
-
-    Delta is ``E Phi(S - x) - e^eps Phi(-x)`` with ``S = mu sqrt(r / chi2_r)``. ``x`` solves
-    ``E e^(S x - S^2/2) = e^eps``. ``r`` is the number of probes, ``mu`` is one over the noise multiplier, and ``Phi``
-    is the standard normal distribution function.
-    """
+    """Return delta of random clipping if the probes are secret (C32)."""
     a, eps, mu = mp.mpf(probes) / 2, mp.mpf(epsilon), gaussian_mu(noise_multiplier)
 
     def mean(f: Function) -> Real:
@@ -47,18 +39,18 @@ def secret_probes(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
 
         return integrate_line(term, -mp.log(a), 1 / mp.sqrt(a))
 
+    # E Phi(S - x) - e^eps Phi(-x) with S = mu sqrt(r / chi2_r), r = probes, mu = 1/noise_multiplier, where x solves E
+    # e^(S x - S^2/2) = e^eps
     x = find_root(lambda x: mp.log(mean(lambda s: mp.exp(s * x - s * s / 2))) - eps, eps / mu + mu / 2)
     return mean(lambda s: normal_tail(x - s)) - mp.exp(eps) * normal_tail(x)
 
 
 def any_records(epsilon: Real, probes: int, noise_multiplier: Real) -> Real:
-    """Return delta of random clipping for neighbors that differ in several records (C32).
-
-    Delta is ``min_p E[g_p(mu^2 r / chi2_r)]``. ``r`` is the number of probes, and ``mu`` is one over the noise
-    multiplier. ``g_p`` is the convex function above the Gaussian delta with a tangent at the squared sensitivity ``p``.
-    """
+    """Return delta of random clipping if neighbors differ in several records (C32)."""
     a = mp.mpf(probes) / 2
     scale = gaussian_mu(noise_multiplier) ** 2 * a
+    # min over p of E[g_p(mu^2 r / chi2_r)] with r = probes, mu = 1/noise_multiplier, where the convex function g_p
+    # above the Gaussian delta has a tangent at the squared sensitivity p
     distribution = ReferenceDistribution(
         density=lambda t: gamma_density(a, -t),
         value=lambda t: scale * mp.exp(t),

@@ -1,18 +1,17 @@
 """Compute the exact profile of random clipping with secret probes.
 
 Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves the formulas. Each record has its own ``r``
-probes. Along the vector of the record, the release is ``x = S + N(0, 1)`` in standard deviations of the noise. The
-shift ``S = mu sqrt(r / chi2_r)``, with ``mu`` one over the noise multiplier, is not released. So the distribution with
-the record is a mixture of normal distributions, and without the record it is ``N(0, 1)``. The likelihood ratio
-``w(x) = E e^(S x - S^2/2)`` increases with ``x``. With ``w(x) = e^eps`` the profile is
+probes, which are not released. Let ``mu`` be one over the noise multiplier, ``Phi`` the standard normal distribution
+function, and ``S = mu sqrt(r / chi2_r)`` the random shift by the record. In the direction of the record's gradient, and
+in standard deviations of the noise, the release is ``x = S + N(0, 1)``. Without the record it is ``N(0, 1)``. The
+likelihood ratio ``w(x) = E e^(S x - S^2/2)`` increases with ``x``. With ``w(x) = e^eps`` the profile is
 
     delta(eps) = E Phi(S - x) - e^eps Phi(-x).
 
 For ``eps >= 0`` the profile in the other direction is at most this one.
 
-The expectation ``E`` is computed by a Gauss rule over ``u = ln(chi2_r / 2)``. The relative error of the rule is at most
-:data:`MEAN_RELATIVE_ERROR`, which is measured and not proved. An error of ``x`` changes delta to second order only. The
-profile is also at most the profile for probes that are not secret.
+The expectation ``E`` is computed by a Gauss rule over ``u = ln(chi2_r / 2)``. Its relative error is at most
+:data:`MEAN_RELATIVE_ERROR`, which is measured and not proved.
 """
 
 import math
@@ -43,10 +42,9 @@ RESOLUTION = 40.0  # evaluations per standard deviation of the loss
 
 
 class SecretShift:
-    """The shift of a release by one record, and the profile for secret probes.
+    """The random shift of a release by one record, and the profile for secret probes.
 
-    The shift is ``S = sqrt(X)`` in standard deviations of the noise, where ``X`` is the random squared sensitivity over
-    noise. The module docstring has the formulas.
+    The shift, in standard deviations of the noise, is the square root of the random variable ``squared``.
     """
 
     def __init__(self, squared: InverseGamma) -> None:
@@ -56,8 +54,7 @@ class SecretShift:
     def nodes(self) -> "tuple[Array, Array, float]":
         """The Gauss nodes of the shift, their log weights, and the log of the mass beyond.
 
-        The shift is the contribution of the record to the release, in standard deviations of the noise. The mass beyond
-        is the probability that the shift exceeds all nodes. No node exceeds :data:`LARGEST_SHIFT`.
+        The mass beyond is the probability of a shift above all nodes.
         """
         import numpy as np
         from scipy import special
@@ -78,9 +75,9 @@ class SecretShift:
         return math.sqrt(scale) * np.exp(-0.5 * u.ravel()), log_weights.ravel(), beyond
 
     def thresholds(self, eps: "Array") -> "Array":
-        """Return, for each epsilon, the output ``x`` whose privacy loss is this epsilon.
+        """Return, for each epsilon, the output of the release with this privacy loss.
 
-        ``x`` is ``nan`` if the search does not converge, or if ``x`` exceeds :data:`LARGEST_THRESHOLD`.
+        An output is nan if it exceeds :data:`LARGEST_THRESHOLD` or if the search does not converge.
         """
         import numpy as np
 
@@ -103,7 +100,7 @@ class SecretShift:
     def log_deltas(self, eps: "Array") -> "tuple[Array, Array]":
         """Return lower and upper bounds of ``ln delta`` for secret probes.
 
-        Each of ``eps`` is at least 0. Unknown lower bounds are ``-inf``, and unknown upper bounds are 0.
+        Each of ``eps`` must be at least 0. Unknown bounds are ``-inf`` and 0.
         """
         import numpy as np
 
@@ -120,6 +117,7 @@ class SecretShift:
         x = self.thresholds(eps)
         logs = weights + special.log_ndtr(shifts - x[:, None])
         with_record = np.logaddexp(special.logsumexp(logs, axis=1), beyond)
+        # an error of x changes delta to second order only
         # E Phi(S - x) - e^eps Phi(-x), over its first term
         ratio, error = np.exp(eps + special.log_ndtr(-x) - with_record), MEAN_RELATIVE_ERROR
         with np.errstate(divide="ignore"):
@@ -137,6 +135,7 @@ def secret_profile(mechanism: JLClip) -> PrivacyProfile:
         import numpy as np
 
         lower, upper = (float(end[0]) for end in secret.log_deltas(np.array([eps])))
+        # The profile is at most the profile for probes that are not secret.
         upper = min(upper, public.log_delta(eps).upper)
         return Enclosure(min(lower, upper), upper)
 

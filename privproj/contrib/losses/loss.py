@@ -1,9 +1,7 @@
 """Compute privacy loss distributions, and convert runs to GDP, zCDP or RDP.
 
 The true privacy curve of a run is convex and holds in both the add and remove directions. Therefore upper bounds of the
-curve at grid points define a pair of distributions that dominates the run (C18: pairs on a grid). This is true for
-every bound of the mechanism. A run of several phases is composed before its loss distribution is computed. Runs can
-also be converted to trade-off functions and to distributions of dp-accounting.
+curve at grid points define a pair of distributions that dominates the run (C18: pairs on a grid).
 """
 
 import math
@@ -248,10 +246,8 @@ def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Return the zCDP parameter ``rho = mu^2/2`` of a run, from ``mu`` of Gaussian DP.
-
-    ``mu``-GDP must hold at every epsilon, without the slack of :func:`convert`.
-    """
+    """Return the parameter rho of zero-concentrated DP, from mu of Gaussian DP."""
+    # mu-GDP must hold at every epsilon, without slack
     (mu,), side = _to_mu(loss, [0.0])
     # rho = mu^2 / 2
     return [next_up(next_up(mu * mu) / 2.0)], side
@@ -294,10 +290,7 @@ def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Sid
 
 
 def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], Side]:
-    """Return the dominating distribution as a list of one ``PrivacyLossDistribution``.
-
-    ``at`` is not used.
-    """
+    """Return the dominating distribution as a list of one ``PrivacyLossDistribution``."""
     from privproj.integrations.dp_accounting import symmetric_distribution
 
     return [symmetric_distribution(loss.above)], Side.UPPER

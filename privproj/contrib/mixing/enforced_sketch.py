@@ -1,14 +1,14 @@
 """Compute the profile of Gaussian mixing as an integral.
 
 Gaussian mixing releases a noisy eigenvalue, then a sketch whose noise depends on the released eigenvalue
-(:class:`privproj.contrib.mixing.Mixing`). ``G`` and ``Z`` are the parameters ``gamma`` and ``eigen_noise``, and
-``mu = 1/Z``. The normalized noise ``u`` of the eigenvalue is standard normal without the record. With the record it is
-``N(rho mu, 1)`` for some ``rho`` from 0 to 1. Given ``u``, the record changes the variance of the sketch by at most the
-factor ``1 + nu(u)`` with ``nu(u) = 1/(G - Z u)``.
+(:class:`privproj.contrib.mixing.Mixing`). ``G`` and ``Z`` are the parameters ``gamma`` and ``eigen_noise``, and ``mu =
+1/Z``. The normalized noise ``u`` of the eigenvalue is standard normal without the record. With the record it is ``N(rho
+mu, 1)`` for some ``rho`` from 0 to 1. Given ``u``, the record changes the variance of the sketch by at most the factor
+``1 + nu(u)`` with ``nu(u) = 1/(G - Z u)``.
 
 In both directions the profile is an integral over ``u`` of the profile of that sketch, at the worst ratio ``R(u)`` of
-the normal densities (C33: a sketch whose noise follows an eigenvalue). Panels of the integral are halved if two Gauss
-rules disagree. The difference of the two rules is added as an error estimate, which is observed and not proved.
+the normal densities (C33: a sketch whose noise follows an eigenvalue). The difference of two Gauss rules is added as an
+error estimate, which is observed and not proved.
 """
 
 import math
@@ -60,7 +60,7 @@ class EnforcedSketch:
 
     @property
     def left_at_end(self) -> float:
-        """``gamma - eigen_noise u`` at the largest noise ``u`` of the integral."""
+        """The difference ``gamma - eigen_noise u`` at the upper end ``u`` of the integral."""
         return max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
 
     def log_delta_ends(self, eps: Array, present: bool) -> tuple[Array, Array]:
@@ -81,12 +81,13 @@ class EnforcedSketch:
         return np.minimum(lower, 0.0), np.minimum(np.logaddexp(upper, LOG_TAIL_OF_WINDOW) + 1e-14, 0.0)
 
     def excess(self, losses: Array) -> tuple[Array, Array]:
-        """Return bounds of ``delta(eps) - max(0, 1 - e^eps)`` at losses of any sign.
+        """Return lower and upper bounds of ``delta(eps) - max(0, 1 - e^eps)``.
 
-        ``losses`` are values of ``eps``. ``delta`` is the profile if the first of the two datasets has the record. Far
-        in the tails, the lower bound is 0. There the upper bound is constant for ``eps > 0`` and proportional to
-        ``e^eps`` for ``eps < 0``.
+        ``losses`` are values of ``eps`` of any sign. ``delta`` is the profile if the first of the two datasets has the
+        record.
         """
+        # Beyond the cuts, the lower bound is 0, and the upper bound is constant for eps > 0 and proportional to e^eps
+        # for eps < 0.
         first, last = self._cuts
         inside = np.clip(losses, first, last)
         at, which = np.unique(inside, return_inverse=True)
@@ -95,7 +96,7 @@ class EnforcedSketch:
         return np.where(inside == losses, lower * (1.0 - 1e-14), 0.0), upper
 
     def _whole_excess(self, losses: Array) -> tuple[Array, Array]:
-        """Return the bounds of :meth:`excess` by quadrature, also far in the tails."""
+        """Return the bounds of :meth:`excess` by quadrature at all losses."""
         lower, upper = np.empty(len(losses)), np.empty(len(losses))
         for rows, present in ((losses >= 0.0, True), (losses < 0.0, False)):
             if rows.any():
@@ -117,21 +118,21 @@ class EnforcedSketch:
         return -cuts[0], cuts[1]
 
     def _log_ratio(self, u: Array, present: bool) -> Array:
-        """Return ``ln`` of the worst ratio of the densities of the noise ``u``.
+        """Return the log of the worst density ratio, with to without the record, at ``u``.
 
-        With the record ``u`` is ``N(rho mu, 1)`` for some ``rho`` from 0 to 1, and without it ``N(0, 1)``. The worst
-        ratio is the largest one over ``rho`` if ``present``, and the smallest one otherwise.
+        ``u`` is the normalized noise of the eigenvalue. The worst ratio is the largest one if ``present``, else the
+        smallest one.
         """
         mu = self.mu
+        # with the record u is N(rho mu, 1) for some rho from 0 to 1, and without it N(0, 1)
         # max over rho of rho mu u - rho^2 mu^2/2 at rho = u/mu, cut to [0, 1]; the minimum is at an end (C33).
         shift = np.clip(u, 0.0, mu) if present else np.where(u < 0.5 * mu, mu, 0.0)
         return shift * u - 0.5 * shift * shift
 
     def _log_tail(self, u: float, present: bool) -> float:
-        """Return ``ln`` of the integral of ``phi R`` or ``phi`` beyond ``u >= 0``.
+        """Return the log of the integral of the standard normal density beyond ``u >= 0``.
 
-        The integrand is ``phi R`` if ``present``. ``phi`` is the standard normal density, and ``ln R`` is
-        :meth:`_log_ratio`.
+        If ``present``, the density is multiplied by the exponential of :meth:`_log_ratio`.
         """
         mu = self.mu
         if present and u < mu:
@@ -148,10 +149,9 @@ class EnforcedSketch:
         return math.sqrt(2.0 * eps) if 2.0 * eps < mu * mu else eps / mu + 0.5 * mu
 
     def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Index]:
-        """Return the initial quadrature panels of the integrals for all epsilons.
+        """Return the left ends, right ends and epsilon indices of the first panels.
 
-        The arrays are the left ends, the right ends, and the index of the epsilon of each panel. ``last`` is the right
-        end of the last panel. If ``present``, the first of the two datasets has the record.
+        Panels are intervals of the quadrature, and ``last`` is the upper end of the integrals.
         """
         mu = self.mu
         fixed = [*np.linspace(-WINDOW, last, 2 + math.ceil((last + WINDOW) / WIDEST_PANEL)), 0.0, mu, 0.5 * mu]
@@ -172,10 +172,9 @@ class EnforcedSketch:
         return np.concatenate(lefts), np.concatenate(rights), np.concatenate(owners)
 
     def _integrate(self, left: Array, right: Array, owner: Index, eps: Array, present: bool) -> tuple[Array, Array]:
-        """Return the log of the integral and its relative error, for each epsilon.
+        """Return the log of the integral for each epsilon, and its relative error.
 
-        The error is estimated by the difference of two Gauss rules. ``owner`` is the index of the epsilon of each
-        panel.
+        The error is estimated. ``owner`` is the index of the epsilon of each panel from ``left`` to ``right``.
         """
         middle = 0.5 * (left + right)
         ends = [self._log_integrand(u, eps[owner], present) for u in (left, middle, right)]
@@ -220,11 +219,9 @@ class EnforcedSketch:
         return width * (np.exp(logs - top[owner, None]) @ weights)
 
     def _log_integrand(self, u: Array, eps: Array, present: bool) -> Array:
-        """Return ``ln`` of the integrand at each ``u``.
-
-        The integrand is ``phi(u) R(u) h`` or, if not ``present``, ``phi(u) h``. Here ``phi`` is the standard normal
-        density, ``h`` is the profile of the sketch, and ``R(u)`` is the exponential of :meth:`_log_ratio`.
-        """
+        """Return the log of the integrand of ``delta(eps)`` at each noise ``u``."""
+        # phi(u) R(u) h if present, else phi(u) h, with the standard normal density phi, the worst ratio R and the
+        # profile h of the sketch
         ratio = self._log_ratio(u, present)
         left = eps - ratio if present else eps + ratio
         nu = 1.0 / (self.gamma - self.eigen_noise * u)
@@ -234,10 +231,7 @@ class EnforcedSketch:
 
 
 def _steps(first: float) -> list[float]:
-    """Return ``first``, ``4 first``, ``16 first``, ... up to the width of a panel.
-
-    The last number is at least :data:`WIDEST_PANEL`.
-    """
+    """Return ``first``, ``4 first``, ``16 first``, ... up to the width of a panel."""
     steps = [first]
     while steps[-1] < WIDEST_PANEL:
         steps.append(4.0 * steps[-1])

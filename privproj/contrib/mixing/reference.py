@@ -12,15 +12,7 @@ WIDTH = 3  # standard deviations of the eigenvalue's noise; width of a panel of 
 
 
 def two_stage(epsilon: Real, rank: int, gamma: Real, eigen_noise: Real) -> Real:
-    """Return delta of Gaussian mixing, the maximum over add and remove directions.
-
-    Each direction is an integral over the noise ``u`` of the eigenvalue, with the standard normal density ``phi``,
-    ``G = gamma`` and ``Z = eigen_noise``. If the first of the two datasets has the record, the integral is
-    ``int phi(u) R H(e^eps/R) du``, where ``R`` is the maximum of ``e^(s u - s^2/2)`` over ``0 <= s <= 1/Z``. If the
-    second dataset has the record, the integral is ``int phi(u) H(e^eps R) du``, where ``R`` is the minimum. ``H`` is
-    the profile, in the same direction, of a sketch whose variance the record changes by the factor ``1 + 1/(G - Z u)``.
-    For ``u >= G/Z``, ``H`` is 1.
-    """
+    """Return delta of Gaussian mixing, the maximum over add and remove directions."""
     with mp.workdps(mp.mp.dps + 10):
         epsilon, gamma, noise = mp.mpf(epsilon), mp.mpf(gamma), mp.mpf(eigen_noise)
         return max(
@@ -33,6 +25,8 @@ def _with_against_without(epsilon: Real, rank: int, gamma: Real, noise: Real) ->
     mu, end = 1 / noise, gamma / noise
 
     def integrand(u: Real) -> Real:
+        # phi(u) R H(e^eps/R): normal density phi, R the maximum of e^(s u - s^2/2) over 0 <= s <= mu, and H the profile
+        # of a sketch whose variance the record changes by the factor 1 + nu; H = 1 for u >= gamma/noise
         shift = min(max(u, mp.mpf(0)), mu)
         log_ratio = shift * u - shift**2 / 2
         if not noise * u < gamma:
@@ -57,6 +51,7 @@ def _without_against_with(epsilon: Real, rank: int, gamma: Real, noise: Real) ->
     def integrand(u: Real) -> Real:
         if not noise * u < gamma:
             return normal_density(u)
+        # phi(u) H(e^eps R): R the minimum of e^(s u - s^2/2) over 0 <= s <= mu, and H the profile in this direction
         nu, e = 1 / (gamma - noise * u), epsilon + min(mp.mpf(0), mu * u - mu**2 / 2)
         w = (rank * mp.log(1 + nu) - 2 * e) * (1 + nu) / nu
         below = chi2_below(rank, w) - mp.exp(e) * chi2_below(rank, w / (1 + nu)) if w > 0 else mp.mpf(0)
@@ -66,10 +61,8 @@ def _without_against_with(epsilon: Real, rank: int, gamma: Real, noise: Real) ->
 
 
 def _integral(integrand: Function, corners: list[Real], end: Real, mu: Real) -> Real:
-    """Return the integral of ``integrand`` up to ``end``, split at ``corners``.
-
-    Tails below the working precision are omitted.
-    """
+    """Return the integral of ``integrand`` up to ``end``, split at ``corners``."""
+    # tails below the working precision are omitted
     reach = mp.sqrt(2 * (mp.mp.dps + 5) * mp.log(10))
     low, high = -reach, min(end, reach + mu)
     edges = {low, high, *(corner for corner in corners if low < corner < high)}

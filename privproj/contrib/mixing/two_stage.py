@@ -12,10 +12,7 @@ VALUES_PER_DEVIATION = 24.0  # values of the profile per standard deviation of t
 
 
 def representation(mechanism: Mixing) -> PrivacyProfile:
-    """Return the privacy profile of one release of Gaussian mixing.
-
-    It is the maximum over the add and remove directions.
-    """
+    """Return the privacy profile of one release of Gaussian mixing in both directions."""
     from privproj.contrib.mixing.enforced_sketch import EnforcedSketch
 
     distribution = EnforcedSketch(float(mechanism.needed_rank), mechanism.gamma, mechanism.eigen_noise)

@@ -1,7 +1,4 @@
-"""Account for private selection: the release of the best of several runs.
-
-The number of runs is random.
-"""
+"""Account for private selection: the release of the best of a random number of runs."""
 
 from privproj.lazy import lazy_names
 

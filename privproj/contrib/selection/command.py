@@ -1,7 +1,4 @@
-"""Implement the command ``privproj select``.
-
-The command accounts for the release of the best of a random number of runs.
-"""
+"""Implement ``privproj select``: the release of the best of a random number of runs."""
 
 from typing import Any
 
@@ -32,10 +29,7 @@ def show_selection(mechanism: Mechanism, run: RunOptions, json: bool, verbose: b
 
 
 def selection_text(result: Result, verbose: bool = False) -> str:
-    """Return a result of ``privproj select`` as text.
-
-    The text has the distribution of the number of runs, and epsilons for comparison.
-    """
+    """Return a result of ``privproj select`` as text."""
     trials: Any = result.run["selection"]
     numerics: Any = result.numerics
     shape = f" (shape {trials['shape']:g}, success probability {trials['gamma']:.6g})" if "gamma" in trials else ""

@@ -1,9 +1,9 @@
 """Account for the release of the best of a random number of runs.
 
-Claim C34 (the best of a random number of runs) of docs/proofs.md proves the bounds, which hold for a hyper-parameter
-search. ``K`` independent runs of one mechanism are made, and the run with the largest score is released. Let
-``delta_0`` be the privacy profile of one run, in both the add and remove directions, and ``m = E K``. If ``K`` has a
-truncated negative binomial distribution with parameters ``eta`` and ``gamma``, then
+``K`` independent runs of one mechanism are made, and the run with the largest score is released. Claim C34 (the best of
+a random number of runs) of docs/proofs.md proves the bounds. Let ``delta_0`` be the privacy profile of one run, in both
+the add and remove directions, and ``m`` the mean of ``K``. If ``K`` has a truncated negative binomial distribution with
+parameters ``eta`` and ``gamma``, then
 
     delta(eps) <= m delta_0(eps - (1 + eta) tau),   tau the least with  delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1).
 
@@ -90,10 +90,7 @@ LEAST_WEIGHT = 5e-324
 class _TrialDistribution:
     """The distribution of the number ``K`` of runs in a private selection.
 
-    :func:`trial_distribution` builds it for a given mean.
-
     Attributes:
-        distribution: A key of :data:`SHAPES`.
         expected: The mean of ``K``. For a negative binomial distribution it is computed from ``gamma`` and rounded up.
         shape: ``eta`` of a truncated negative binomial distribution; None for a Poisson distribution.
         gamma: The other parameter of a negative binomial distribution, above 0 and at most 1; at 1 there is one run.
@@ -132,16 +129,14 @@ class _TrialDistribution:
             k, p = k + 1, p * (mean if eta is None else (1 - gamma) * (k + eta)) / (k + 1)
 
     def draw(self, uniform: Fraction) -> int:
-        """Return the number of runs for a uniform random number, by inverting the CDF.
-
-        The result is at most the first number beyond the mean whose probability is below :data:`LEAST_DRAWN`.
-        """
+        """Return the number of runs for a uniform random number, by inverting the CDF."""
         with localcontext() as context:
             context.prec = DRAWN_DIGITS
             at = Decimal(uniform.numerator) / uniform.denominator
             k, total = 0, Decimal(0)
             for k, probability in self.probabilities():
                 total += probability
+                # at most the first number beyond the mean whose probability is below LEAST_DRAWN
                 if total > at or (k > self.expected and probability < LEAST_DRAWN):
                     break
             return k
@@ -176,10 +171,8 @@ def trial_distribution(trials: float, distribution: str, shape: float | None) ->
 
 
 def _mean_of(eta: float, gamma: float) -> float:
-    """Return the mean of a truncated negative binomial distribution.
-
-    The mean is ``eta (1/gamma - 1)/(1 - gamma^eta)``, or the limit of this expression at ``eta = 0``.
-    """
+    """Return the mean of a truncated negative binomial distribution."""
+    # eta (1/gamma - 1)/(1 - gamma^eta), or the limit at eta = 0
     logarithm = -math.log(gamma)
     if logarithm == 0.0:
         return 1.0
@@ -215,11 +208,11 @@ def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
 def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
     """Return the Renyi curve of the best of a Poisson number of runs.
 
-    The curve follows from Theorem 6 of Papernot, Steinke 2022. ``base`` is the curve of one run, and ``mean`` is the
-    mean number of runs.
+    ``base`` is the curve of one run, and ``mean`` is the mean number of runs.
     """
 
     def divergence(alpha: float) -> float:
+        # Theorem 6 of Papernot, Steinke 2022
         # D(alpha) + m delta_0(ln(1 + 1/(alpha - 1))) + ln(m)/(alpha - 1)
         one = base.divergence(alpha)
         if one == math.inf:
@@ -233,11 +226,10 @@ def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
 def _negative_binomial_curve(base: Curve, runs: _TrialDistribution) -> "_Selection":
     """Return the privacy curve of the best of a negative binomial number of runs.
 
-    The profile is ``m delta_0(eps - (1 + eta) tau)``, where ``delta_0`` is the profile of one run and ``m`` is the mean
-    number of runs. ``tau`` is the least number with ``delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1)``. ``eta`` and
-    ``gamma`` are the parameters of the distribution.
+    ``base`` is the curve of one run.
     """
     assert runs.shape is not None
+    # m delta_0(eps - (1 + eta) tau), with the least tau such that delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1)
     tau, odds = 0.0, (1.0 - runs.gamma) / runs.gamma
 
     # ln delta_0(tau) + ln((1 - gamma)/gamma) - ln(e^tau - 1) <= 0, increased by more than its rounding (C34)
@@ -260,15 +252,13 @@ Cells = tuple[tuple[float, float], ...]
 class _Selection:
     """The privacy curve of the best of several runs.
 
-    Let ``delta_0`` be the profile of one run, and ``m`` the mean number of runs. For each of several numbers ``tau``,
-    ``delta(eps) <= m sum_k w_k delta_0(eps - s_k)``. The curve is the minimum of these bounds. For a negative binomial
-    number of runs there is one bound with one term, ``m delta_0(eps - (1 + eta) tau)``.
+    With the profile ``delta_0`` of one run and the mean number ``m`` of runs, the curve is the minimum of several
+    bounds ``delta(eps) <= m sum_k w_k delta_0(eps - s_k)``, each with its own weights ``w_k`` and shifts ``s_k``.
 
     Attributes:
         base: The curve of one run.
         growth: ``ln m``, rounded up.
-        tilts: For each ``tau``, the pairs ``(w_k, s_k)`` of a weight and a shift. The first pair has the smallest
-            shift.
+        tilts: For each bound, the pairs ``(w_k, s_k)``. The first pair has the smallest shift.
         digits: Significant digits of a returned epsilon (C24: epsilon and delta as exact inverses).
     """
 
@@ -285,14 +275,12 @@ class _Selection:
 
     @property
     def floor(self) -> float:
-        """The least reliable delta: ``m`` times that of one run; 0 if one run has none."""
+        """The smallest delta that the curve supports; 0 if there is no such limit."""
         return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
 
     def _log_base(self, eps: float, less: float) -> float:
-        """Return ``ln delta_0(eps - less)``, or 0 for a negative ``eps - less``.
-
-        ``delta_0`` is the profile of one run. ``eps - less`` is rounded down.
-        """
+        """Return an upper bound of ``ln delta`` of one run at the epsilon ``eps - less``."""
+        # eps - less, rounded down
         inner = eps - less - 1e-14 * (eps + abs(less))
         return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
 
@@ -326,7 +314,7 @@ class _Selection:
 
 
 def _log_rounding(log_delta: float) -> float:
-    """Return an upper bound of the rounding error of a log-sum-exp."""
+    """Return an upper bound of the rounding error of a computed ``ln delta``."""
     return 1e-12 + 1e-15 * abs(log_delta)
 
 
@@ -344,13 +332,13 @@ def _poisson_curve(base: Curve, mean: float) -> _Selection:
 
 
 def _weigh_cells(tau: float, mean: float, lost: float) -> Cells:
-    """Return pairs of a weight and a shift that bound the profile at one ``tau``.
+    """Return weights and shifts of an upper bound of the profile of a selection.
 
-    The bound is ``m sum_k w_k delta_0(eps - s_k)``, for a Poisson number of runs with mean ``m``, where ``delta_0`` is
-    the profile of one run. It discretizes the mean over the exponential variable ``X < m`` in the module docstring at
-    points ``x_k``. The shifts are ``lost + c x_k - tau`` with ``c = e^tau - 1``, and one for the last term of the
-    bound. ``lost`` is ``m delta_0(tau)``, rounded up.
+    The number of runs is Poisson distributed with this ``mean``. Every ``tau >= 0`` gives an upper bound. ``lost`` is
+    ``mean`` times the delta of one run at epsilon ``tau``, rounded up.
     """
+    # m sum_k w_k delta_0(eps - s_k): the exponential variable X < m is discretized at points x_k. The shifts s_k are
+    # lost + c x_k - tau, and one for the last term of the bound.
     c = math.expm1(tau)
     if c == 0.0:
         return ((1.0, lost),)
@@ -489,10 +477,7 @@ def select(
 
 
 def _with_comparison(composition: _SelectionQuery, result: Result, target: Target) -> Result:
-    """Add the epsilons of one run and of releasing all expected runs to a result.
-
-    A warning is added if releasing all expected runs has no larger epsilon than the selection.
-    """
+    """Add epsilons for comparison to a result: of one run, and of releasing all runs."""
     one, count = composition_of_phase(composition.only), math.ceil(composition.runs.expected * (1.0 - 1e-9))
     all_released = one.with_run(steps=min(one.only.run.steps * count, 10**15))
     numerics: dict[str, Any] = dict(result.numerics)
@@ -512,10 +497,9 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
     """Return a random number of runs for a selection.
 
     The number has the distribution that :func:`select` accounts for. The random bits come from the operating system.
-    With the parameter ``gamma`` and the mean ``m``, a negative binomial distribution has
-    ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and a Poisson distribution has ``P(k) = exp(-m) m^k / k!``.
-    Probabilities are added in 80 decimal digits. Keep the number secret, because the accounting does not cover its
-    release.
+    With the parameter ``gamma`` and the mean ``m``, a negative binomial distribution has ``P(k+1)/P(k) = (1 - gamma)(k
+    + shape)/(k + 1)``, and a Poisson distribution has ``P(k) = exp(-m) m^k / k!``. Keep the number secret, because the
+    accounting does not cover its release.
 
     Args:
         trials: The expected number of runs, from 1 to 1e5.

@@ -1,7 +1,4 @@
-"""Implement ``privproj report``, which writes privacy statements.
-
-A privacy statement explains the guarantee of a run as text, Markdown or one HTML page.
-"""
+"""Implement ``privproj report``, which states a run's guarantee as text, Markdown or HTML."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -44,14 +41,10 @@ def produce(
 ) -> int:  # fmt: skip
     """Compute a privacy statement, write or print it, and return the exit code.
 
-    Args:
-        data: The run, as ``query_data``, ``run_data`` or ``account_data`` return it.
-        digests: The SHA-256 of the ledger and the checkpoint, by name.
-        phases: The phases of the run; their warnings are printed to standard error.
-        delta: The delta at which epsilon is claimed.
-        style: "text", "markdown" or "html"; None chooses it by the ending of ``output``.
-        output: The path of the statement; None prints it.
-        **author_entries: The author's entries, such as ``model``. A path is replaced by the SHA-256 of the file.
+    ``data`` is the run, as ``query_data``, ``run_data`` or ``account_data`` returns it. ``digests`` are SHA-256 digests
+    by the names "ledger" and "checkpoint". Warnings about ``phases`` are printed to standard error. Without ``style``,
+    the ending of the file ``output`` determines it. The values of ``author_entries`` are texts, or paths by these
+    names.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     if ending in ("pdf", "docx"):
@@ -77,12 +70,10 @@ def produce(
 
 
 def written(statement: Statement) -> str:
-    """Return a privacy statement as text, Markdown or HTML.
-
-    Text and Markdown begin and end with fixed lines, so that ``privproj verify`` finds them in a larger file.
-    """
+    """Return a privacy statement as text, Markdown or HTML."""
     if statement.style == "html":
         return as_html(statement)
+    # Text and Markdown begin and end with fixed lines, so that `privproj verify` finds them in a larger file.
     is_text, lines = statement.style == "text", [BEGIN[statement.style]]
     for section in statements.sections(statement):
         lines += ["", section.title] if is_text else ["", f"### {section.title}", ""]
@@ -149,10 +140,7 @@ def filled(template: str, **fields: object) -> str:
 
 
 def shared_options(*hidden: str) -> list[Once]:
-    """Return the options for the style, the output and the author's entries.
-
-    Author's entries in ``hidden`` are omitted.
-    """
+    """Return the click options of all ``report`` commands, without those in ``hidden``."""
     return [
         option("--style", "Choose the format.  [default: by the file name]", type=OneOf([*statements.STYLES])),
         Once(["--output", "-o"], help="Write to this file (.txt, .md, .html).", metavar="FILE"),
@@ -192,8 +180,7 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
 def write_statement_of_training(account: Account, delta: float, paths: Mapping[str, str]) -> None:
     """Write the privacy statement of a training run as a Markdown file.
 
-    ``paths`` has the paths of the new file ``statement``, of the ``ledger`` and of the ``checkpoint``. The statement
-    states the SHA-256 of ledger and checkpoint.
+    ``paths`` has the keys ``statement`` (the new file), ``ledger`` and ``checkpoint``.
     """
     digests = {name: sha256_of(paths[name]) for name in statements.DIGESTS}
     statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_entries=digests)

@@ -1,6 +1,6 @@
-"""Let ``privproj verify`` recognize and check privacy statements.
+"""Let ``privproj verify`` check privacy statements, alone or against a ledger.
 
-A statement is checked alone, or together with the ledger (the list of releases) of its run.
+The ledger of a training run is the list of its releases.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ BEGINNINGS = tuple(line.encode() for line in (*statements.BEGIN.values(), statem
 
 
 def is_statement(content: bytes) -> bool:
-    """Return whether a file contains a marker line of privacy statements."""
+    """Return whether a file appears to contain a privacy statement."""
     return any(line.startswith(BEGINNINGS) for line in content.split(b"\n"))
 
 
@@ -42,9 +42,9 @@ def verify_document(document: File) -> Rendered:
 
 
 def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) -> Rendered:
-    """Check a privacy statement and the ledger of its run; return the verdict.
+    """Check a privacy statement against the ledger of its run, and return the verdict.
 
-    ``others`` has the path of the checkpoint, or is empty.
+    ``others`` is the path of the checkpoint, if the user passed one.
     """
     hashes = (sha256(ledger[0]).hexdigest(), *map(sha256_of, others))
     digests: dict[str, str] = dict(zip(DIGESTS, hashes, strict=False))
@@ -56,10 +56,9 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
 
 
 def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
-    """Return sentences about facts that SHA-256 digests do not prove.
+    """Return sentences on what the SHA-256 digests in a statement do not prove.
 
-    These facts are the origin of a checkpoint, and the digest of a file that the user did not pass. ``names`` are the
-    passed files.
+    ``names`` are the files that the user passed, such as "ledger".
     """
     author_entries = verdict.statement.author_entries
     absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_entries and name not in names]
@@ -67,10 +66,7 @@ def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[s
 
 
 def render_statement(verdict: StatementVerdict) -> Rendered:
-    """Return the verdict on a privacy statement as JSON data and text.
-
-    The text has the claimed epsilon and the recomputed epsilon.
-    """
+    """Return the verdict on a privacy statement as JSON data and text."""
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
     description = (
@@ -107,7 +103,7 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
 
 
 def different_lines(verdict: StatementVerdict) -> list[str]:
-    """Return text that shows up to three differences from the expected statement."""
+    """Return up to three differences from the expected statement, as lines of text."""
     lines = []
     for one in verdict.differences[:3]:
         lines.append(f"  line {one['number']}: {ascii(one['said'])[:300]}")

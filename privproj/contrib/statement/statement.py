@@ -1,19 +1,12 @@
 """Write and check privacy statements of runs.
 
-A privacy statement explains the guarantee of a run, the assumptions and the limits to readers who are not experts. The
-text depends only on a delta, a style (:data:`STYLES`), the author's entries and the phases of the run. One line of JSON
-states these parameters, so that every reader can recompute the statement and compare. Phases are numbered, because
-their names cannot be checked. A heading marks the author's entries as unchecked. The numbers about attackers are upper
-bounds for the best attack, read from the whole privacy curve and rounded up (C30: attack risks).
+A privacy statement explains the guarantee of a run, its assumptions and its limits to readers who are not experts. One
+line of JSON contains its parameters: a delta, a style (:data:`STYLES`), the author's unchecked entries and the phases
+of the run. A check recomputes the statement from these parameters, and compares it line by line. All numbers about
+attackers are upper bounds for the best attack (C30: attack risks).
 
-A check recomputes the statement from its parameters and compares it line by line. The last digit of a number may differ
-if another machine rounds differently. In a larger file, such as a model card, only the statement is checked. An HTML
-page must contain only the statement, because a style or a script elsewhere could change its appearance.
-
-A statement agrees with a ledger (the list of releases of a run) under these conditions. The ledger has the run of the
-statement, or its first part. The claimed epsilon is at least the epsilon of the releases in the ledger. A statement
-about a plan counts all planned releases; one about a training run counts the releases made when it was written. A file
-whose SHA-256 the statement states must have this digest.
+A statement agrees with a ledger (the list of releases of a run) under two conditions. The ledger has the run of the
+statement, or its first part. The claimed epsilon is at least the epsilon of the releases in the ledger.
 """
 
 import json
@@ -86,9 +79,9 @@ DIGESTS = ("ledger", "checkpoint")  # files whose SHA-256 a statement may state
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a privacy statement: a heading with lines of text.
+    """A section of a privacy statement.
 
-    If ``items``, the lines are a bulleted list, otherwise sentences.
+    If ``items``, the lines form a bulleted list; otherwise they are sentences.
     """
 
     title: str
@@ -116,15 +109,12 @@ class Statement:
 
     Attributes:
         result: The result whose epsilon the statement claims.
-        curve: The privacy curve of the run.
         rates: Upper bounds on the true positive rate of an attack at the false positive rates :data:`RATES`.
         advantage: An upper bound on the advantage of an attack.
-        others: The results of other bounds, for comparison.
         account: Each phase with the number of releases that the statement counts.
-        style: "text", "markdown" or "html".
         line: The parameters as one line of JSON.
         author_entries: The author's unchecked entries by name.
-        factor: A factor for all computed numbers: 1, or in a check a number near 1 that allows for rounding.
+        factor: A factor of all computed numbers; in a check, it differs slightly from 1 to allow for rounding.
     """
 
     result: Result
@@ -140,33 +130,28 @@ class Statement:
 
     @property
     def epsilon(self) -> float:
-        """The claimed epsilon times ``factor``, which allows for rounding in a check."""
+        """The claimed epsilon times :attr:`factor`."""
         return self.factor * (self.result.epsilon or 0.0)
 
     def share(self, computed: float) -> float:
-        """Return a probability times ``factor``, which allows for rounding; at most 1."""
+        """Return a probability times :attr:`factor`, at most 1."""
         return min(1.0, self.factor * computed)
 
 
 def run_data(schedule: Composition) -> dict[str, Any]:
-    """Return the parameters of a privacy statement that describe a run.
-
-    Names of phases are omitted.
-    """
+    """Return a run as parameters of a privacy statement, without names of phases."""
     data: dict[str, Any] = schedule.as_dict()
+    # Phases are numbered in the text, because their names cannot be checked.
     return {"run": {**data, "phase": without_names(data["phase"])}}
 
 
 def query_data(phase: Phase) -> dict[str, Any]:
-    """Return the parameters of a privacy statement that describe a run of one phase."""
+    """Return a run of one phase as parameters of a privacy statement."""
     return run_data(Composition((phase.with_run(discretization=None),), phase.run.discretization))
 
 
 def account_data(account: Account) -> dict[str, Any]:
-    """Return the parameters of a privacy statement that describe a training run.
-
-    They include the number of releases of each phase.
-    """
+    """Return a training run and its numbers of releases as parameters of a statement."""
     entries, made = zip(*account.phases, strict=True)
     ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
     target = dict(account.target or {}) if account.is_adaptive else {}
@@ -174,9 +159,9 @@ def account_data(account: Account) -> dict[str, Any]:
 
 
 def _account_from(phases: list[dict[str, Any]], data: Any) -> Account:
-    """Return the phases with their numbers of releases, from a privacy statement.
+    """Return the phases of a privacy statement with their numbers of releases.
 
-    ``data`` is the entry ``ledger`` of the dictionary that :func:`account_data` returns.
+    ``data`` is the value of the key ``ledger`` in the result of :func:`account_data`.
 
     Raises:
         InvalidParameterError: A key or a value is not one that privproj writes.
@@ -202,13 +187,8 @@ def statement_from(
 ) -> Statement:
     """Compute the numbers of a privacy statement, and return the statement.
 
-    Errors of the computation are raised unchanged.
-
-    Args:
-        data: The run, in the form of :func:`query_data`, :func:`run_data` or :func:`account_data`, or as in a file.
-        delta: The delta at which epsilon is claimed, above 0 and below 1.
-        style: The style of the text, one of :data:`STYLES`.
-        author_entries: The author's unchecked entries, with keys in :data:`AUTHOR_ENTRIES`.
+    ``data`` is the run, as :func:`query_data`, :func:`run_data` or :func:`account_data` returns it. Epsilon is claimed
+    at ``delta``.
 
     Raises:
         InvalidParameterError: A key is unknown, or a value is out of range.
@@ -236,10 +216,7 @@ def statement_from(
 
 
 def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tuple[Result, ...]]:
-    """Return the epsilon of a run, its privacy curve and the results of other bounds.
-
-    Only a run of one phase with a mechanism has results of other bounds.
-    """
+    """Return the epsilon of a run, its privacy curve and the results of other bounds."""
     (entry, *more), shared = run["phase"], {key: value for key, value in run.items() if key != "phase"}
     if more or "event" in entry:
         composition, rows = from_data(run, "statement").by_one_accountant(), ()
@@ -268,7 +245,7 @@ def sections(statement: Statement) -> list[Section]:
 def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Return template lines with their placeholders substituted.
 
-    A line with a tuple as a value is repeated for each item.
+    If the value of a placeholder is a tuple, the line is repeated for each item.
     """
     filled = []
     for line in map(Template, lines):
@@ -279,10 +256,7 @@ def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _fields(statement: Statement) -> dict[str, Any]:
-    """Return the values of the placeholders in the text of a privacy statement.
-
-    A line with a tuple as a value is repeated for each item.
-    """
+    """Return the values of the placeholders in the text of a privacy statement."""
     result, texts, advantage_bound = statement.result, statement.author_entries, statement.share(statement.advantage)
     relation, size = NeighboringRelation(str(result.run["relation"])), result.run["group_size"]
     wording = TEXTS["record" if size == 1 else "person"]
@@ -321,7 +295,7 @@ def _fields(statement: Statement) -> dict[str, Any]:
 
 
 def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
-    """Return a text that explains epsilon, by ``e^epsilon`` rounded up, and delta."""
+    """Explain epsilon and delta in a sentence for readers who are not experts."""
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
     if factor > 1e9:  # the guarantee is nearly trivial
@@ -333,10 +307,9 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
 
 
 def _best_attack(rate: float, most: float, them: str) -> str:
-    """Return a text that bounds the success of any attack at a false positive rate.
+    """Return a sentence that bounds the true positive rate of any attack by ``most``.
 
-    The text states upper bounds on the true positive rate (``most``) and on the odds of a right guess. ``them`` is the
-    noun for the protected records or users.
+    ``rate`` is the false positive rate. ``them`` is a noun for the protected records or users.
     """
     # At even prior odds, a record that the attack flags is in the data with odds b/a, where b is the true positive rate
     # and a the false positive rate.
@@ -369,7 +342,7 @@ def claim_of(statement: Statement) -> str:
 
 
 def assumed_of_persons(result: Result) -> tuple[str, ...]:
-    """Return the requirement that each user has one record; empty for larger groups."""
+    """Return the requirement of one record per user; empty for a larger group size."""
     return (Requirement.ONE_RECORD_PER_USER,) if result.run["group_size"] == 1 else ()
 
 
@@ -399,8 +372,7 @@ class StatementVerdict(Verdict):
 
     Attributes:
         statement: The recomputed statement.
-        first: The number of the first line of the statement in the file, from 1.
-        last: The number of the last line of the statement in the file.
+        first: The line number, from 1, at which the statement begins; ``last`` is where it ends.
         lines: The number of lines of the file.
         claimed: The distinct texts of the file that claim an epsilon and a delta.
         differences: The lines that differ from the recomputed statement. Each has its ``number``, the text in the file
@@ -423,8 +395,7 @@ class StatementVerdict(Verdict):
 def verify_statement(content: bytes, path: str, write: Callable[[Statement], str]) -> StatementVerdict:
     """Check the privacy statement in a file, and return the verdict.
 
-    ``write`` renders a statement as text, and ``path`` names the file in messages. Errors of the computation are raised
-    unchanged.
+    ``write`` renders a statement as text, and ``path`` names the file in messages.
 
     Raises:
         InvalidParameterError: The content is not UTF-8 text with exactly one statement and its parameters.
@@ -440,6 +411,8 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
         raise InvalidParameterError("FILE", path, expected, f"the file has {len(places)} lines of parameters")
     parameters = _parameters(lines[places[0]], path)
     style = parameters.pop("style")
+    # In a larger text, only the statement is checked. An HTML page must contain nothing else, because a style or a
+    # script elsewhere could change its appearance.
     first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
     statement = statement_from(parameters, parameters.pop("delta"), style, parameters.pop("said", None))
     # Render the statement with every computed number slightly smaller and larger, because rounding on another machine
@@ -459,12 +432,11 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
 def _parameters(line: str, path: str) -> dict[str, Any]:
     """Return the parameters of a privacy statement from their line of JSON.
 
-    A statement of another version of privproj is rejected, because it may have other numbers, texts and keys.
-
     Raises:
-        InvalidParameterError: The line is not valid, or another version wrote it.
+        InvalidParameterError: The line is not valid, or another version of privproj wrote it.
     """
     fields = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
+    # Another version may write other numbers, texts and keys.
     if (version := fields.pop("privproj")) != __version__:
         remedy = f"version {quoted(version)} wrote this statement: verify it with that version, or write it again"
         raise InvalidParameterError("FILE", path, f"a privacy statement written by privproj {__version__}", remedy)
@@ -475,8 +447,7 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
     """Return the indices of the first and the last line of a statement in a file.
 
-    The lines :data:`BEGIN` and :data:`END` must each occur once, before and after the parameters. ``place`` is the
-    index of the line with the parameters.
+    ``place`` is the index of the line with the parameters.
     """
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
     ends = [i for i, line in enumerate(lines) if line == END]
@@ -521,7 +492,7 @@ NOT_COMPARED = ("name", "public_size", "planned")
 class AgreementVerdict(Verdict):
     """The verdict on a privacy statement and the ledger of its run.
 
-    The attributes are the verdicts on both documents, and the differences between their runs as text.
+    ``differences`` are texts about differences between the two runs.
     """
 
     statement: StatementVerdict
@@ -530,7 +501,7 @@ class AgreementVerdict(Verdict):
 
     @property
     def planned(self) -> int:
-        """The planned number of releases: the maximum over ledger and statement."""
+        """The planned number of releases: the larger number of ledger and statement."""
         return max(self.ledger.account.planned.spent, self.statement.statement.account.spent)
 
     @property
@@ -544,9 +515,7 @@ def compare_with_ledger(
 ) -> AgreementVerdict:
     """Compare a checked privacy statement with a checked ledger; return the verdict.
 
-    ``digests`` are the SHA-256 of the ledger and, if the user passed one, of the checkpoint. The statement must state
-    the digest of a passed checkpoint. A statement about a plan does not state the digest of a ledger. Errors of the
-    computation are raised unchanged.
+    ``digests`` are SHA-256 digests of files that the user passed, by the names "ledger" and "checkpoint".
     """
     stated, account = statement.statement.account, ledger.account
     differences = tuple(_differences(account, stated))
@@ -571,6 +540,7 @@ def compare_with_ledger(
         claims[SAME_DELTA] = float(claimed.delta or 0.0) <= float(target["delta"])
     named = statement.statement.author_entries
     for name, digest in (digests or {}).items():
+        # A statement about a plan does not state the digest of a ledger.
         if name in named or name != "ledger":
             claims[SAME_FILE.format(name=name)] = named.get(name) == digest
     return AgreementVerdict(claims, statement, ledger, differences)

@@ -38,9 +38,9 @@ def plotted_axis(grid: Grid) -> str:
 
 
 def lines_of(grid: Grid, table: str | Path) -> tuple[list[float], dict[str, list[float]]]:
-    """Return the horizontal coordinates and the lines of the plot of a sweep.
+    """Return the horizontal coordinates and, by label, the lines of a sweep's plot.
 
-    Each line has its label and one value for each coordinate. A value is nan if its query has no result.
+    A value of a line is nan if its query has no result.
     """
     axis = plotted_axis(grid)
     varied = [name for name in grid.axes if name != axis and len(grid.axes[name]) > 1]
@@ -62,10 +62,7 @@ def _label(name: str, value: Any) -> str:
 
 
 def settings_of_axes(points: Sequence[float], lines: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the scales and the limits of both axes of the plot.
-
-    An axis with a wide range of positive numbers is logarithmic.
-    """
+    """Return the scales and the limits of both axes of the plot."""
     drawn = [value for values in lines.values() for value in values if math.isfinite(value)]
     settings: dict[str, Any] = {"xlim": (min(points), max(points))}
     for name, numbers in (("x", points), ("y", drawn)):

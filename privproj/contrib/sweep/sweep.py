@@ -1,10 +1,6 @@
 """Evaluate a query at every point of a grid of parameters, and write a table.
 
-The table has one row for each point. Several processes evaluate ranges of points (:mod:`privproj.io.jobs`). A large
-grid is evaluated with arrays (:mod:`privproj.accounting.vectorized`). The choice between plain Python and machine code
-depends on the size of the whole grid, so that a row does not depend on its batch.
-
-Rows are appended to a journal in the order of the points. If the process is killed, they are not computed again.
+The table has one row for each point. Finished rows are appended to a journal, so that an interrupted sweep can resume.
 """
 
 import csv
@@ -62,7 +58,7 @@ class Grid:
     """A query on a grid of parameters, evaluated at every combination of their values.
 
     A point is one combination. Points are numbered as in nested loops, with the last parameter innermost. Calling the
-    grid with a range of numbers returns the rows of these points.
+    grid with a range of numbers returns the table rows of these points.
 
     Attributes:
         query: The quantity that is computed, such as "epsilon".
@@ -84,10 +80,7 @@ class Grid:
 
     @property
     def head(self) -> str:
-        """The two header lines of the journal of finished rows.
-
-        The first line describes the grid and has the version of privproj. The second line has the names of the columns.
-        """
+        """The two header lines of the journal of finished rows: the grid and the columns."""
         from privproj.version import __version__
 
         title = {"sweep": self.query, "fixed": self.fixed, "grid": self.axes, "version": __version__}
@@ -111,10 +104,7 @@ class Grid:
 
     @property
     def ends(self) -> "Grid":
-        """The grid with only the smallest and the largest value of each numeric parameter.
-
-        Other parameters keep all their values.
-        """
+        """The grid with only the smallest and the largest value of each numeric parameter."""
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
     def composition(self, number: int) -> Composition:
@@ -132,14 +122,14 @@ class Grid:
         return composition
 
     def corners(self) -> list[tuple[str, Composition]]:
-        """Return the queries at extreme parameter values, each with its values as text.
+        """Return queries at extreme parameter values, each with these values as text.
 
-        The assumptions listed for a table are those of these queries. If there are more than :data:`MOST_CORNERS`, a
-        random sample is returned. If none is valid, the query at the first valid point is returned.
+        At most :data:`MOST_CORNERS` queries are returned, chosen at random.
         """
         ends = self.ends
         places = range(len(ends))
         some = sorted(Random(0).sample(places, min(len(places), MOST_CORNERS)))
+        # if none is valid, the query at the first valid point
         return list(ends.compositions(some)) or list(islice(self.compositions(range(min(len(self), PROBED_POINTS))), 1))
 
     def compositions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Composition]]:
@@ -167,8 +157,7 @@ class Grid:
     def _rows_in_columns(self, numbers: range) -> Sequence[Sequence[Any] | None]:
         """Return the table rows of points that are evaluated together as arrays.
 
-        The row is None for a point that arrays do not support. Numbers equal those of :meth:`_row_alone` up to their
-        error margins.
+        A row is None if arrays do not support its point.
         """
         from privproj.accounting.vectorized import ROW_WEIGHTS, checked_phase, read_columns
         from privproj.numerics.jit import expect_rows
@@ -179,6 +168,7 @@ class Grid:
 
         axes = self.columns(numbers)
         # Cached machine code is not loaded, so that an interrupted and resumed sweep gives the same digits.
+        # The choice of machine code depends on the whole grid, so that a row does not depend on its batch.
         with expect_rows(len(self) * ROW_WEIGHTS[self.query], may_load=False):
             read = read_columns(self.query, self.fixed, axes, len(numbers), phase_at)
             if not read.phases:
@@ -197,11 +187,10 @@ def _ends_of(values: list[Any]) -> list[Any]:
 def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
     """Return the grid of parameters that a grid file describes.
 
-    ``data`` is the content of the file: ``query``, ``mechanism``, fixed parameters, and a table ``[grid]`` with a list
-    of values for each varied parameter.
+    ``data`` is the content of the file. Its table ``grid`` has a list of values for each varied parameter.
 
     Raises:
-        InvalidParameterError: A key is not valid, or no point is a valid query. The error names the key.
+        InvalidParameterError: A key is not valid, or no point is a valid query.
     """
     keys = spec.with_unique_keys(data, where)
     axes = spec.with_unique_keys(keys.pop("grid", {}), f"{where}: grid")
@@ -228,7 +217,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
 def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
     """Raise :class:`InvalidParameterError` if a varied parameter is not valid.
 
-    It must have a list of distinct values, and no fixed value.
+    Its values must be distinct, and it must have no fixed value.
     """
     kinds = spec.keys_of(spec.mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
@@ -244,10 +233,7 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 
 
 def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
-    """Evaluate one query, and return its table cells by column.
-
-    Without a result, the column ``note`` states the reason.
-    """
+    """Evaluate one query, and return its table cells by column."""
     result, outcome, note = None, "not_converged", ""
     try:
         result = spec.evaluate_entry(query, keys)
@@ -282,11 +268,8 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
 def _text_cells_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
     """Return the text cells of a table row, in the order of :data:`TEXTS`.
 
-    Args:
-        read: The results of array queries.
-        shape: The index in ``read.phases`` of the phase of the row.
-        small: True for the delta query if delta is below 1e-300.
-        is_large: True if delta is at least one over the dataset size.
+    ``shape`` is the index of the row's phase in ``read.phases``. ``small`` means a computed delta below 1e-300, and
+    ``is_large`` a delta of at least one over the dataset size.
     """
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]
@@ -311,7 +294,7 @@ def run_sweep(
 ) -> dict[str, int]:
     """Evaluate a grid, write the table, and return the number of rows by outcome.
 
-    An interrupted sweep resumes from a journal next to the table, which is removed at the end.
+    An interrupted sweep resumes from a journal next to the table.
 
     Raises:
         InvalidParameterError: ``out`` exists and is not the table of this grid.
@@ -342,10 +325,7 @@ def check_table(out: str | Path) -> None:
 
 
 def _is_table_of(grid: Grid, path: Path) -> bool:
-    """Return whether a file has the columns and points of a grid.
-
-    The result at the first point is compared too.
-    """
+    """Return whether a file has the columns, points and first result of a grid."""
     try:
         rows = read_table(path)
         if next(rows, None) != grid.names:
