@@ -9,20 +9,20 @@ The functions are kernels (:mod:`privproj.numerics.jit`): they use floats, tuple
 tuple ``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)``
 if ``b`` is inf. ``any_rank`` is 1 for the bound of C5, and 0 for the bound of C4.
 
-**Coordinate.** Integrals use a coordinate ``s`` instead of ``X``, with ``X = m e^s / (1 + q (e^s - 1))``. Here
-``m = E X``, and ``q`` is ``a/(a+b)`` for a Beta and 0 for a Gamma distribution. The density ``f`` of ``s`` is unimodal
-with its peak at ``s = 0``, and ``d ln f/ds = -a y (e^s - 1)`` with ``y = (1-q) / (1 + q (e^s - 1))``. The product
-``h f`` is largest where ``a (e^s - 1) = k``, with ``k(x) = d ln h/d ln x``.
+**Coordinate.** The variable of integration is ``s = logit(B) - logit(E B)`` or ``s = ln(U / E U)``. So ``X = m e^s / (1
++ q (e^s - 1))``, where ``m = E X``, and ``q`` is ``a/(a+b)`` for a Beta and 0 for a Gamma distribution. The density
+``f`` of ``s`` is unimodal with its peak at ``s = 0``, and ``d ln f/ds = -a y (e^s - 1)`` with ``y = (1-q) / (1 + q (e^s
+- 1))``. The product ``h f`` is largest where ``a (e^s - 1) = d ln h/d ln x``.
 
 **The whole integral** ``int h f ds`` is a sum over equidistant ``s``, from the peak outward. For an integrand that is
 analytic in a strip, the error of such a sum is ``e^(-2 pi width/step)`` times the cosine of a phase. Four sums are
-computed, each shifted by a quarter of the step. Their differences give the size ``D_1`` of this error at any phase, and
-approximately the size ``D_2`` of its second harmonic. The error of their mean is the fourth harmonic, about ``D_1^4``
-or ``D_2^2``. The reported error is ``64 D_1^4 + 4 D_2^2``. That it bounds the true error is observed, not proved.
+computed, each shifted by a quarter of the step. Their differences give the size ``D_1`` of this error, and
+approximately the size ``D_2`` of its second harmonic. The mean of the four sums has an error of about ``D_1^4`` or
+``D_2^2``. The reported error is ``64 D_1^4 + 4 D_2^2``. That it bounds the true error is observed, not proved.
 
-**The integral up to a limit** ``s <= c`` uses one Gauss rule with 24 nodes, or one on each side of the peak. The
-Legendre coefficients of degree 22 and 23, computed from the same nodes, are about the square root of the error of the
-rule. Their square is reported as the error. That it bounds the true error is observed, not proved.
+**The integral up to a limit** of ``s`` uses one Gauss rule with 24 nodes, or one on each side of the peak. The Legendre
+coefficients of degree 22 and 23, computed from the same nodes, are about the square root of the error of the rule.
+Their square is reported as the error. That it bounds the true error is observed, not proved.
 """
 
 import math
@@ -90,18 +90,14 @@ MOST_POWER = math.exp(LARGEST_RISE)  # soundness: e^LARGEST_RISE
 
 
 def beta_gamma_params(row):
-    """Return the constants of a Beta or Gamma distribution that other kernels need.
+    """Return constants of a distribution, which are the argument ``dist`` of other kernels.
 
-    Args: row: ``(a, b, scale, any_rank)``. The squared sensitivity is ``X = scale * B`` with ``B ~ Beta(a, b)``, or
-        ``X = scale * U`` with ``U ~ Gamma(a)`` if ``b`` is inf. ``any_rank`` is 1 for the bound of C5, 0 for that of
-        C4.
-
-    Returns:
-        ``(a, b, E X, q, 1 - q, supremum of X, ln f(0), any_rank)``, the argument ``dist`` of the other kernels. ``q``
-            is ``a/(a+b)`` for a Beta and 0 for a Gamma distribution. ``f`` is the density of the coordinate ``s``
-            (module docstring).
+    Args:
+        row: ``(a, b, scale, any_rank)``. The squared sensitivity is ``scale * Beta(a, b)``, or ``scale * Gamma(a)`` if
+            ``b`` is inf. ``any_rank`` is 1 for differences of any rank (C5), 0 for rank one (C4).
     """
     a, b, scale, any_rank = row[0], row[1], row[2], row[3]
+    # a, b, E X, q, 1 - q, supremum of X, ln f(0), any_rank (symbols of the module docstring)
     if b == inf:
         return a, b, scale * a, 0.0, 1.0, inf, 0.5 * log(a) - LOG_SQRT_2PI - stirling_remainder(a), any_rank
     n = a + b
@@ -109,15 +105,10 @@ def beta_gamma_params(row):
 
 
 def log_shape(s, rise, dist):
-    """Return the log density of a Beta or Gamma variable, minus that at its mean.
+    """Return a log density minus its maximum, for a Beta logit or a Gamma log.
 
-    Densities are those of the coordinate ``s``, an increasing function of the variable that is 0 at the mean (module
-    docstring).
-
-    Args:
-        s: The coordinate.
-        rise: ``e^s - 1``.
-        dist: The result of :func:`beta_gamma_params`.
+    The variable ``s`` is ``logit(B) - logit(E B)`` for a Beta variable ``B``, or ``ln(U / E U)`` for a Gamma variable
+    ``U``. ``rise`` is ``e^s - 1``.
     """
     a, b, _, q, rest, _, _, _ = dist
     far = fabs(s) > 0.7
@@ -135,24 +126,24 @@ def log_shape(s, rise, dist):
 
 
 def point_at(s, dist):
-    """Return ``e^s``, ``e^s - 1`` and the squared sensitivity ``x`` at a coordinate ``s``.
+    """Return ``e^s``, ``e^s - 1`` and the squared sensitivity at the coordinate ``s``.
 
-    ``s`` is an increasing transform of ``x`` (module docstring) that is 0 at the mean. Values of ``s`` above 700 count
-    as 700 in the first two results.
+    ``s`` is the logit of the Beta variable, or the log of the Gamma variable, minus its value at the mean.
     """
     if s < -0.7:
         growth = exp(s)
         rise = growth - 1.0
     else:
+        # Values of s above 700 count as 700.
         rise = expm1(min(s, 700.0))
         growth = 1.0 + rise
     return growth, rise, dist[2] * (growth / (dist[4] + dist[3] * growth))
 
 
 def coordinate(x, dist):
-    """Return the coordinate ``s <= 700`` of a squared sensitivity ``x > 0``.
+    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``.
 
-    It is the inverse of the increasing map from ``s`` to ``x`` in :func:`point_at`.
+    It is the inverse of :func:`point_at`, limited to at most 700.
     """
     w = x / dist[2]
     rest = 1.0 - dist[3] * w
@@ -163,9 +154,9 @@ def coordinate(x, dist):
 
 
 def log_slope_of_delta(eps, x):
-    """Return ``k = d ln h/d ln x`` and ``-d ln k/d ln x`` for the Gaussian delta ``h``.
+    """Return ``k = d ln delta/d ln x`` and ``-d ln k/d ln x`` for the Gaussian mechanism.
 
-    ``h(x)`` is the Gaussian delta at ``eps`` nats and the squared sensitivity ``x`` over the noise variance.
+    ``x`` is the squared sensitivity over the noise variance.
     """
     _, gain, _, here = gaussian_terms(eps, x)
     k = 0.5 * sqrt(x) * here / gain if gain > 0.0 else 0.5 * (eps / x * eps + 1.0)
@@ -174,15 +165,9 @@ def log_slope_of_delta(eps, x):
 
 
 def find_peak(eps, dist, guess):
-    """Return approximately the peak, and its width, of the integrand of ``E[h(X)]``.
+    """Return approximately the peak and the width of the integrand of a mean Gaussian delta.
 
-    ``h(x)`` is the Gaussian delta at the squared sensitivity ``x``. Peak and width are in the coordinate ``s``, an
-    increasing transform of ``x``.
-
-    Args:
-        eps: Epsilon in nats.
-        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
-        guess: The coordinate at which the search starts.
+    The mean is over the squared sensitivity. The search starts at ``guess``, in the coordinate of :func:`point_at`.
     """
     a, _, mean, q, rest, top, _, _ = dist
     k, _ = log_slope_of_delta(eps, mean)
@@ -225,16 +210,15 @@ def find_peak(eps, dist, guess):
 
 
 def add_outwards(eps, dist, start, stride, height, by_parts):
-    """Return sums of the integrand of ``E[h(X)]`` over equidistant coordinates.
+    """Return sums of the integrand of a mean Gaussian delta over equidistant points.
 
-    ``h(x)`` is the Gaussian delta at the squared sensitivity ``x``. The coordinates ``s``, an increasing transform of
-    ``x``, are ``start``, ``start + stride``, and so on, without end.
+    The mean is over the squared sensitivity. The points are ``start``, ``start + stride``, ``start + 2 stride``, ... in
+    the coordinate of :func:`point_at`.
 
     Returns:
-        * the sum of the integrand: ``h f`` with the density ``f`` of ``s``, or ``dh/ds P(X > x)`` if ``by_parts`` is
-          True;
+        * the sum of the integrand, after integration by parts if ``by_parts`` is True;
         * the sum of minus the derivative of the integrand in ``eps``;
-        * a bound of the omitted part of the first sum, negative if the series does not converge.
+        * a bound of the omitted part of the first sum, negative if the sum does not converge.
 
         All three are divided by ``e^height``.
     """
@@ -242,6 +226,7 @@ def add_outwards(eps, dist, start, stride, height, by_parts):
     for _ in range(MOST_TERMS):
         growth, rise, x = point_at(s, dist)
         level, gain, loss, here = gaussian_terms(eps, x)
+        # The integrand is dh/ds P(X > x) by parts, else h f with the density f of s.
         if by_parts:
             log_tail, hazard = log_tail_and_hazard(s, growth, rise, dist)
             power = exp(min(LARGEST_RISE, level + log_tail - height))
@@ -263,10 +248,9 @@ def add_outwards(eps, dist, start, stride, height, by_parts):
 
 
 def sum_on_line(eps, dist, start, step, height, by_parts):
-    """Return the results of :func:`add_outwards` for both directions from ``start``.
+    """Return the sums of :func:`add_outwards` over ``start + k step`` for all integers ``k``.
 
-    The coordinates are ``start + k step`` for all integers ``k``. The bound of the omitted part is -1 if a series does
-    not converge.
+    The bound of the omitted part is -1 if a sum does not converge.
     """
     right, right_fall, right_rest = add_outwards(eps, dist, start, step, height, by_parts)
     left, left_fall, left_rest = add_outwards(eps, dist, start - step, -step, height, by_parts)
@@ -275,11 +259,11 @@ def sum_on_line(eps, dist, start, step, height, by_parts):
 
 
 def find_peak_by_parts(eps, dist):
-    """Return approximately the peak, and its width, of ``dh/ds P(X > x)``.
+    """Return approximately the peak and the width of an integrand after integration by parts.
 
-    This is the integrand of ``E[h(X)]`` after integration by parts. ``h(x)`` is the Gaussian delta at the squared
-    sensitivity ``x``, and the coordinate ``s`` is an increasing transform of ``x``. Peak and width are in ``s``.
+    The integral is the mean Gaussian delta over the squared sensitivity, in the coordinate of :func:`point_at`.
     """
+    # The integrand is dh/ds P(X > x).
     s, width = coordinate(2.0 * eps, dist), 1.0
     for _ in range(12):
         growth, rise, x = point_at(s, dist)
@@ -298,16 +282,10 @@ def find_peak_by_parts(eps, dist):
 
 
 def whole_integral(eps, dist, guess):
-    """Return ``ln E[h(X)]`` with its slope, its relative error and the peak.
+    """Return ``ln E[h(X)]``, its slope, its relative error and the peak of the integrand.
 
     ``h(x)`` is the Gaussian delta at the squared sensitivity ``x``. The slope is ``-d ln E[h(X)]/deps``. The error is
-    inf if a sum does not converge. The peak is where the integrand is largest, in a coordinate that is an increasing
-    transform of ``x``.
-
-    Args:
-        eps: Epsilon in nats.
-        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
-        guess: The coordinate at which the search for the peak starts.
+    inf if a sum does not converge. ``guess`` is where the search for the peak starts.
     """
     top, width = find_peak(eps, dist, guess)
     growth, rise, x = point_at(top, dist)
@@ -351,19 +329,19 @@ def whole_integral(eps, dist, guess):
 
 
 def left_edge(eps, dist, s, slope, bend, height):
-    """Return a lower limit for the integral ``E[h(X)]``; the rest is negligible.
+    """Return a lower limit for a mean Gaussian delta over the squared sensitivity.
 
-    ``h`` is the Gaussian delta, ``f`` is the density of the coordinate ``s``, an increasing transform of ``X``, and
-    ``h f`` is the integrand. At the limit ``ln(h f)`` is about :data:`NATS_TO_EDGE` below ``height``.
+    The integral below the limit is negligible.
 
     Args:
         eps: Epsilon in nats.
-        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
-        s: A coordinate at or left of the peak of ``h f``.
-        slope: The derivative of ``ln(h f)`` at ``s``.
-        bend: Minus the second derivative of ``ln(h f)`` at ``s``.
-        height: The value of ``ln(h f)`` at ``s``.
+        dist: The distribution, from :func:`beta_gamma_params`.
+        s: A coordinate at or left of the peak of the integrand.
+        slope: The derivative of the log integrand at ``s``.
+        bend: Minus the second derivative of the log integrand at ``s``.
+        height: The log integrand at ``s``.
     """
+    # At the limit, the log integrand is about NATS_TO_EDGE below its value at s.
     # Newton's method, which starts at the root of slope z + bend z^2/2 = NATS_TO_EDGE
     z = 2.0 * NATS_TO_EDGE / (slope + sqrt(slope * slope + 2.0 * NATS_TO_EDGE * bend))
     a, _, _, q, rest, _, _, _ = dist
@@ -384,11 +362,11 @@ def left_edge(eps, dist, s, slope, bend, height):
 
 
 def panel_sum(eps, dist, left, right, height):
-    """Return the integrals of ``h f`` and ``-dh/deps f`` over a panel, and an error.
+    """Return two integrals over a panel by a Gauss rule, and the absolute error of the first.
 
-    The panel is ``left <= s <= right``. ``h`` is the Gaussian delta, and ``f`` is the density of the coordinate ``s``,
-    an increasing transform of the squared sensitivity. The integrals are computed by a Gauss rule. The error is that of
-    the first integral, inf if the integrand is far above ``e^height``. All three numbers are divided by ``e^height``.
+    The first integrand is that of the mean Gaussian delta over the squared sensitivity. The second is minus its
+    derivative in ``eps``. The error is inf if the integrand is far above ``e^height``. All three results are divided by
+    ``e^height``.
     """
     width = right - left
     total, fall, one, other = 0.0, 0.0, 0.0, 0.0
@@ -413,9 +391,9 @@ def panel_sum(eps, dist, left, right, height):
 
 
 def split_panel_sum(eps, dist, left, right, height, most):
-    """Return :func:`panel_sum`, on parts of the panel if the error is above ``most``.
+    """Return :func:`panel_sum` over up to 64 equal parts, until the error is at most ``most``.
 
-    The panel has up to 64 equal parts. With 64 parts the error may stay above ``most``.
+    With 64 parts the error may still be larger.
     """
     total, fall, error = panel_sum(eps, dist, left, right, height)
     parts = 1
@@ -430,15 +408,14 @@ def split_panel_sum(eps, dist, left, right, height, most):
 
 
 def integral_below(eps, dist, cut, guess, log_other):
-    """Return ``ln E[h(X); s <= cut]`` with its slope, its relative error and the peak.
+    """Return ``ln E[h(X); X <= c]`` with its slope, its relative error and the peak.
 
-    The coordinate ``s`` is an increasing transform of ``X``. ``h(x)`` is the Gaussian delta at the squared sensitivity
-    ``x``. The slope is minus the derivative in ``eps``. The peak is where the integrand without this limit is largest.
+    ``h(x)`` is the Gaussian delta at the squared sensitivity ``x``. The slope is minus the derivative in ``eps``.
 
     Args:
         eps: Epsilon in nats.
         dist: The distribution of ``X``, from :func:`beta_gamma_params`.
-        cut: The largest coordinate.
+        cut: The limit ``c`` in the coordinate of :func:`point_at`.
         guess: The coordinate at which the search for the peak starts.
         log_other: The log of the number to which the result is added. A result that is far smaller may be inaccurate.
     """
@@ -475,16 +452,9 @@ def integral_below(eps, dist, cut, guess, log_other):
 
 
 def log_tail_and_hazard(s, growth, rise, dist):
-    """Return the log tail and the hazard rate of the squared sensitivity ``X``.
+    """Return the log tail and the hazard rate of the coordinate ``s`` of :func:`point_at`.
 
-    The tail is ``P(X > x)``. The hazard rate is ``f(s)/P(X > x)``, where ``f`` is the density of the coordinate ``s``,
-    an increasing transform of ``X``.
-
-    Args:
-        s: The coordinate of ``x``.
-        growth: ``e^s``.
-        rise: ``e^s - 1``.
-        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
+    ``growth`` and ``rise`` are ``e^s`` and ``e^s - 1``.
     """
     a, b, _, q, rest, _, front, _ = dist
     shape = log_shape(s, rise, dist)
@@ -506,19 +476,13 @@ def log_tail_and_hazard(s, growth, rise, dist):
 
 
 def tangent_cut(eps, dist, guess):
-    """Return the ``c`` at which the dual form of the any-rank bound is largest (C5).
+    """Return the ``c`` where the Gaussian delta meets its tangent at ``M(c)`` (C5).
 
-    ``h`` is the Gaussian delta as a function of the squared sensitivity ``X``, and ``M(c) = E[X | X > c]``. At ``c``
-    the tangent of ``h`` at ``M(c)`` meets ``h``.
+    ``M(c) = E[X | X > c]`` for the squared sensitivity ``X``. The any-rank bound is computed at this ``c``.
 
-    Args:
-        eps: Epsilon in nats.
-        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
-        guess: The coordinate at which the search starts.
-
-    Returns: ``(s, c, ln P(X > c), M(c), relative error)``, where the coordinate ``s`` is an increasing transform of
-        ``c``. The error bounds the effect of the remaining distance between tangent and ``h`` at ``c``, relative to
-        ``P(X > c) h(M(c))`` (C5, *A cut that is not exact*).
+    Returns:
+        ``(s, c, ln P(X > c), M(c), relative error)``, where ``s`` is the coordinate of ``c`` (:func:`point_at`). The
+        error is that of the bound because ``c`` is not exact.
     """
     a, _, mean, q, rest, top, _, _ = dist
     bend = inflection(eps)
@@ -530,6 +494,7 @@ def tangent_cut(eps, dist, guess):
         s = high
         if mean > bend:
             s = min(s, coordinate(mean * max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6), dist))
+    # The error is relative to P(X > c) h(M(c)) (C5, *A cut that is not exact*).
     best, last = (s, bend, 0.0, bend, inf), False
     for _ in range(200):
         growth, rise, c = point_at(s, dist)
@@ -580,10 +545,7 @@ def tangent_cut(eps, dist, guess):
 
 
 def inflection(eps):
-    """Return the squared sensitivity at which the Gaussian delta turns concave (C3).
-
-    The result is ``2 (sqrt(1 + eps^2) - 1)``. Below it delta is convex.
-    """
+    """Return the squared sensitivity at which the Gaussian delta turns from convex to concave."""
     # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
     return 2.0 * eps * (eps / (1.0 + hypot(1.0, eps)))
 
@@ -591,18 +553,14 @@ def inflection(eps):
 def any_rank_value(eps, dist, top, cut):
     """Return ``ln delta`` for a difference of any rank, with its slope and error (C5).
 
-    Delta is ``min_p E[g_p(X)]``, where ``g_p`` is a convex function above the Gaussian delta
-    (:mod:`privproj.distributions.mixture_profile`). It is computed in its dual form, as a maximum over a point ``c``.
-
     Args:
         eps: Epsilon in nats.
-        dist: The distribution of ``X``, from :func:`beta_gamma_params`.
-        top: The coordinate at which the search for the peak of the integrand starts.
-        cut: The coordinate at which the search for ``c`` starts.
+        dist: The distribution, from :func:`beta_gamma_params`.
+        top: Where the search for the peak of the integrand starts.
+        cut: Where the search of :func:`tangent_cut` starts.
 
     Returns:
-        ``(ln delta, -d ln delta/deps, relative error, peak, cut)``. Peak and cut are the coordinates of the peak and of
-            ``c``. The slope is that at a fixed ``c``, which is exact by the envelope theorem.
+        ``(ln delta, -d ln delta/deps, relative error, top, cut)`` with the results of both searches.
     """
     mean, supremum = dist[2], dist[5]
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
@@ -627,6 +585,7 @@ def any_rank_value(eps, dist, top, cut):
     below, below_slope, error, top = integral_below(eps, dist, s, top, above)
     if below == -inf:
         return above, above_slope, loose + 2e-14, top, s
+    # The slope is that at a fixed c, which is exact by the envelope theorem.
     value = log_add(below, above)
     one, other = exp(below - value), exp(above - value)
     # the part above may be so small that its tangent is lost in rounding
@@ -635,23 +594,22 @@ def any_rank_value(eps, dist, top, cut):
 
 
 def rounding_of_tails(a, b):
-    """Return the relative error of a mean due to rounding of Beta or Gamma tails.
+    """Return the relative rounding error of a mean that is computed from Beta or Gamma tails.
 
-    The result is 0 unless both shapes ``a`` and ``b`` are above :data:`LARGEST_MEASURED_SHAPE`.
+    It is 0 unless both shapes ``a`` and ``b`` are above :data:`LARGEST_MEASURED_SHAPE`.
     """
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 
 
 def mixture_ends(eps, dist, state):
-    """Return bounds of ``ln delta`` and its slope, as :func:`root_of` requires.
+    """Return bounds of ``ln delta``, the slope ``-d ln delta/deps``, and the next ``state``.
+
+    If the error is unknown, the bounds are ``(-inf, inf)``.
 
     Args:
         eps: Epsilon in nats.
         dist: The result of :func:`beta_gamma_params`; its last entry selects C5 (any rank) or C4 (rank one).
-        state: The coordinates at which two searches start, from the previous evaluation.
-
-    Returns:
-        ``(lower, upper, -d ln delta/deps, state)``. If the error is unknown, the bounds are ``(-inf, inf)``.
+        state: The coordinates at which two searches start.
     """
     top, cut = state
     if dist[7] > 0.5:
@@ -672,9 +630,7 @@ def mixture_ends(eps, dist, state):
 def mixture_log_delta(eps, row):
     """Return bounds of ``ln delta`` for a Beta or Gamma squared sensitivity (C4, C5).
 
-    Args:
-        eps: Epsilon in nats.
-        row: The parameters ``(a, b, scale, any_rank)`` of :func:`beta_gamma_params`.
+    ``row`` is ``(a, b, scale, any_rank)``, as for :func:`beta_gamma_params`.
     """
     lower, upper, _, _ = mixture_ends(eps, beta_gamma_params(row), (-1.0, inf))
     return lower, upper
@@ -686,7 +642,7 @@ find_mixture_root = root_of(mixture_ends)
 def mixture_root(log_delta, row):
     """Return approximately the epsilon at ``log_delta``, and the residual of ``ln delta``.
 
-    It inverts :func:`mixture_log_delta`, which must be evaluated at the result.
+    The caller must evaluate :func:`mixture_log_delta` at this epsilon.
     """
     dist = beta_gamma_params(row)
     start, top = newton_start(sqrt(dist[2]), log_delta), -1.0

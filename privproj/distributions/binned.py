@@ -65,21 +65,18 @@ TAIL_BELOW = (
 class Bins:
     """The distribution of a variable ``X >= 0``, in ``n`` adjacent bins.
 
+    Either masses and means are those of ``X``, or they give every convex increasing function at least its expectation
+    for ``X``. In the second case only upper bounds hold.
+
     * ``edges``, of shape ``(n + 1,)``: the increasing ends of the bins.
-    * ``mass``, of shape ``(n,)``: the probability of each bin. The first bin includes the mass below the first edge,
-      and the last bin includes the mass above the last edge.
+    * ``mass``, of shape ``(n,)``: the probability of each bin. The first and the last bin include the mass outside the
+      edges.
     * ``mean``, of shape ``(n,)``: the mean of ``X`` given that it is in the bin.
-    * ``unbounded``: False if the last edge is the supremum of ``X``. If True, the supremum is ``inf``, and the last
-      edge is an arbitrary point beyond the last mean.
-
-    The code that builds the bins guarantees one of two properties, up to rounding errors, which
-    :mod:`privproj.distributions.binned_profile` covers:
-
-    * Masses and means are those of ``X``. Then both upper and lower bounds hold.
-    * Masses and means are those of a distribution that gives every convex increasing function at least its expectation
-      for ``X``. Then only upper bounds hold.
+    * ``unbounded``: True if the supremum of ``X`` is ``inf``. The last edge is then an arbitrary point beyond the last
+      mean.
     """
 
+    # Rounding errors of masses and means are covered in binned_profile.
     edges: Array
     mass: Array
     mean: Array
@@ -87,15 +84,12 @@ class Bins:
 
     @property
     def supremum(self) -> float:
-        """The supremum of ``X``: the last edge, or ``inf`` if ``X`` is unbounded."""
+        """The supremum of the binned variable: the last edge, or ``inf`` if it is unbounded."""
         return np.inf if self.unbounded else float(self.edges[-1])
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
-        """``P(X > edge)`` and ``E[X | X > edge]`` at every edge except the last.
-
-        ``X`` is the variable whose distribution the bins represent.
-        """
+        """``P(X > edge)`` and ``E[X | X > edge]`` at every edge except the last."""
         # P(X > edge) and E[X; X > edge] are sums over the bins above the edge.
         tail = np.cumsum(self.mass[::-1])[::-1]
         moment = np.cumsum((self.mass * self.mean)[::-1])[::-1]
@@ -104,10 +98,7 @@ class Bins:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """The mass of each bin, split to its left and right edge with the same mean.
-
-        The split gives two arrays of shape ``(n,)``.
-        """
+        """The mass of each bin, split between its left and right edge with the same mean."""
         # mass (1 - w) and mass w,  w = (mean - left) / (right - left)
         left, right = self.edges[:-1], self.edges[1:]
         weight = (self.mean - left) / np.maximum(right - left, 1e-300)
@@ -115,24 +106,22 @@ class Bins:
 
     @cached_property
     def weights(self) -> Array:
-        """The mass at each edge after the split :attr:`shares`, of shape ``(n + 1,)``."""
+        """The mass at each edge after the split of :attr:`shares`."""
         left, right = self.shares
         return np.append(left, 0.0) + np.append(0.0, right)
 
     def shifted(self, shift: float) -> "Bins":
-        """Return the distribution of ``X + shift`` with ``shift >= 0``, in shifted bins.
-
-        If the bins of ``X`` give valid bounds, so do the bins of the result.
-        """
+        """Return the distribution of ``X + shift`` with ``shift >= 0``, in shifted bins."""
         if not shift:
             return self
+        # The shifted bins give valid bounds if those of X do:
         # f(x + shift) is convex and increases in x where f does (C31).
         return Bins(self.edges + shift, self.mass, self.mean + shift, self.unbounded)
 
     def lowered(self, factor: float) -> tuple[Array, Array]:
         """Return masses and means times a factor below 1, for lower bounds (C28).
 
-        The first mass is set to 0. Each mean stays at or above the left edge of its bin.
+        The mass of the first bin is set to 0.
         """
         mass = factor * self.mass
         mass[0] = 0.0
@@ -140,9 +129,7 @@ class Bins:
 
 
 def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
-    """Return the distribution of ``scale * B`` with ``B ~ Beta(a, b)`` in bins.
-
-    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45.
+    """Return the distribution of ``scale * Beta(a, b)`` in at most ``count`` bins.
 
     Raises:
         PrecisionError: ``a + b`` is above 5e8.
@@ -159,9 +146,7 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
 
 
 def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
-    """Return the distribution of ``scale * U`` with ``U ~ Gamma(a)`` in bins.
-
-    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45.
+    """Return the distribution of ``scale * Gamma(a)`` in at most ``count`` bins.
 
     Raises:
         PrecisionError: ``a`` is above 5e8.
@@ -179,11 +164,9 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
 
 
 def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
-    """Return the distribution of ``scale / U`` with ``U ~ Gamma(a)`` in bins.
+    """Return the distribution of ``scale / U`` with ``U ~ Gamma(a)`` in at most ``count`` bins.
 
-    There are at most ``count`` bins. The last bin starts where the upper tail is 1e-45. Its mean is
-    :data:`FAR_SQUARED_SENSITIVITY` for ``a <= 1``, because the exact mean is infinite. Bounds of the expectation of an
-    increasing function stay valid.
+    For ``a <= 1`` the mean is infinite, and only bounds of the expectation of an increasing function are valid.
 
     Raises:
         PrecisionError: ``a`` is above 5e8.
@@ -220,19 +203,18 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
 
 
 def _ratio(s: float) -> tuple[float, float]:
-    """Return ``e^s - 1`` and ``e^s``, which the functions for Gamma tails take."""
     return math.expm1(s), math.exp(s)
 
 
 def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
-    """Return the first index at which a monotone condition holds, at most ``last``."""
+    """Return the first integer at which a monotone condition holds, at most ``last``."""
     return bisect_left(range(last), True, key=is_true)
 
 
 class _PositiveDistribution(ABC):
-    """A distribution on ``[0, inf)``, described by the density of a coordinate ``s``.
+    """A distribution of a variable ``X >= 0``, given by the density of a coordinate ``s``.
 
-    The coordinate is an increasing function of the variable, and 0 at its mean. Its density is smooth and unimodal.
+    ``s`` is an increasing transform of ``X``, and 0 at the mean of ``X``.
     """
 
     width: float  # width of the peak in ``s``, about a standard deviation
@@ -247,19 +229,19 @@ class _PositiveDistribution(ABC):
 
     @abstractmethod
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return mass and partial mean below ``first``, and both above ``last``.
+        """Return ``P(X in R)`` and ``E[X; X in R]`` for ``R`` below ``first`` and above ``last``.
 
-        ``first`` and ``last`` are coordinates. A partial mean is ``E[X; X in the range]``, not divided by its mass.
+        Both limits are values of the coordinate.
         """
 
     def means(self, s: Array, edges: Array, nodes: int, finer: Array | None = None) -> tuple[Array, Array]:
-        """Return masses and means of the bins between these edges, by Gauss rules.
+        """Return masses and means of the bins between ``edges``, by Gauss rules.
 
         Args:
             s: The coordinates of all edges except the first and the last.
             edges: The edges of the bins.
             nodes: The number of nodes of each Gauss rule.
-            finer: Coordinates at which the range of integration is divided further.
+            finer: Coordinates at which the integrals are also divided.
         """
         points, starts = s, None
         if finer is not None:
@@ -313,7 +295,7 @@ class _BetaDistribution(_PositiveDistribution):
         return np.exp(self.constant - deviance)
 
     def log_tail(self, s: float) -> float:
-        """Return ``ln P(B > x)``, where ``x`` has the coordinate ``s``."""
+        """Return the log tail of the Beta variable above the coordinate ``s``."""
         return log_beta_tail_from(self.a, self.b, *self._shares(s), self.constant)
 
     def last_cell(self, cells: float, log_tail: float) -> int:
@@ -326,10 +308,7 @@ class _BetaDistribution(_PositiveDistribution):
         return _first_true(math.ceil(cells), is_below)
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """Return masses and means of the bins between these edges and 1.
-
-        The first edge must be 0.
-        """
+        """Return masses and means of the bins between ``edges``, of which the first is 0, and 1."""
         if len(edges) == 1 or edges[1] >= 1.0:
             return np.ones(1), np.array([self.p])
         s = self.coordinate(edges[1:] if edges[-1] < 1.0 else edges[1:-1])
@@ -345,7 +324,7 @@ class _BetaDistribution(_PositiveDistribution):
         return low, high
 
     def _shares(self, s: float) -> tuple[float, float]:
-        """Return the value ``x`` of the Beta variable at a coordinate, and ``1 - x``."""
+        """Return the value ``x`` of the Beta variable at the coordinate ``s``, and ``1 - x``."""
         return self.p / (self.p + self.q * math.exp(-s)), self.q / (self.q + self.p * math.exp(s))
 
 
@@ -364,11 +343,10 @@ class _GammaDistribution(_PositiveDistribution):
         return np.exp(self.constant - self.a * (np.expm1(s) - s))
 
     def log_tail(self, s: float) -> float:
-        """Return ``ln P(U > a e^s)``."""
         return log_gamma_tail(self.a, math.expm1(s), math.exp(s))
 
     def find_quantile(self, share: float) -> float:
-        """Return approximately the coordinate of the quantile at this probability."""
+        """Return approximately the coordinate ``ln(U/a)`` of a quantile of ``U ~ Gamma(a)``."""
         a, below = self.a, share < 0.5
 
         def excess(ratio: float) -> float:
@@ -393,13 +371,14 @@ class _GammaDistribution(_PositiveDistribution):
 def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
     """Return an upper bound of the distribution of a weighted sum over layers (C6).
 
-    The sum is ``scale * sum of share * B`` over independent layers. ``B`` is the squared norm of a projected unit
-    vector, and ``share`` is the weight of its layer. The result gives every convex increasing function at least its
-    exact expectation.
+    The sum is ``scale * sum of share * B`` over independent layers, where ``B`` is the squared norm of a projected unit
+    vector. The bound gives every convex increasing function at least its expectation.
 
-    Args: parts: Tuples ``(dim, rank, count, share)`` for ``count`` equal layers with
-        ``B ~ Beta(rank/2, (dim - rank)/2)``. ``share`` is the squared clipping norm of one layer divided by the sum
-        over all layers. A layer with ``dim == rank`` is not projected, so ``B = 1``. scale: The factor of the sum.
+    Args:
+        parts: ``(dim, rank, count, share)`` for ``count`` equal layers with ``B ~ Beta(rank/2, (dim - rank)/2)``, or
+            ``B = 1`` if ``dim == rank``. ``share`` is the squared clipping norm of one layer over the sum for all
+            layers.
+        scale: The factor of the sum.
     """
     moving = [part for part in parts if part[0] > part[1]]
     width = 1.0
@@ -439,23 +418,20 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
 
 
 class _GridDistribution(NamedTuple):
-    """A discrete distribution on a grid from 0 with the spacing ``2^level`` units."""
+    """A discrete distribution on the points ``0, 2^level, 2 * 2^level, ...`` times a unit."""
 
     atoms: Array
     level: int
 
     def coarser(self, level: int) -> "_GridDistribution":
-        """Return the distribution after moving each atom down to a coarser grid.
-
-        The new spacing is ``2^level`` units.
-        """
+        """Return the distribution after moving each atom down to a grid of spacing ``2^level``."""
         atoms = self.atoms
         for _ in range(level - self.level):
             atoms = np.pad(atoms, (0, len(atoms) % 2)).reshape(-1, 2).sum(axis=1)
         return _GridDistribution(atoms, max(level, self.level))
 
     def plus(self, other: "_GridDistribution", most: int = MOST_ATOMS_BELOW) -> "_GridDistribution":
-        """Return a lower bound, in stochastic order, of the sum of independent variables.
+        """Return a lower bound, in stochastic order, of the sum of two independent variables.
 
         The result has at most about ``most`` atoms.
         """
@@ -470,14 +446,9 @@ class _GridDistribution(NamedTuple):
 
 
 def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
-    """Return a lower bound of the distribution of a weighted sum over layers (C28).
+    """Return a lower bound, in stochastic order, of a weighted sum over layers (C28).
 
-    The sum is that of :func:`convolve_layers`. The result is stochastically below it: the expectation of every
-    increasing function is at most the exact one.
-
-    Args:
-        parts: The layers, as for :func:`convolve_layers`.
-        scale: The factor of the sum.
+    The sum and the arguments are those of :func:`convolve_layers`.
     """
     shift, width, atoms = _sum_below(parts)
     points = scale * (shift + width * np.arange(len(atoms) + 1))
@@ -492,9 +463,9 @@ def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale:
 
 @lru_cache(maxsize=16)
 def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, float, Array]:
-    """Return a lower bound, in stochastic order, of the weighted sum over layers.
+    """Return a lower bound, in stochastic order, of the sum over layers before scaling.
 
-    The result is ``(shift, width, atoms)``, where ``atoms`` are the masses at ``shift + width j``.
+    The result is ``(shift, width, atoms)``, where ``atoms[j]`` is the mass at ``shift + width j``.
     """
     moving = sorted((part for part in parts if part[0] > part[1]), key=lambda part: part[3] * part[1] / part[0])
     shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
@@ -515,7 +486,7 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
     """Return a lower bound, in stochastic order, of the sum over equal layers.
 
     Args:
-        part: ``(dim, rank, count, share)`` of the layers, as for :func:`convolve_layers`.
+        part: ``(dim, rank, count, share)`` as for :func:`convolve_layers`.
         unit: The spacing of the grid at level 0.
         most: The approximate largest number of atoms.
     """
@@ -534,11 +505,9 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
 
 
 def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
-    """Return the masses of ``cells * Beta(a, b)``, split to the integers 0, 1, 2, ...
-
-    The split keeps the mean. The last integer is the first one with an upper tail below 1e-45.
-    """
+    """Return masses at 0, 1, 2, ... that replace ``cells * Beta(a, b)`` with the same mean."""
     dist = _BetaDistribution(a, b)
+    # the first integer with an upper tail below 1e-45
     top = max(dist.last_cell(cells, LOG_BINNED_TAIL), 1)
     edges = np.append(np.arange(top) / cells, min(top / cells, 1.0))
     mass, mean = dist.cells(edges)

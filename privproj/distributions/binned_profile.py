@@ -3,8 +3,7 @@
 ``X`` is the squared sensitivity over the noise variance, and ``h(x)`` is the Gaussian delta at ``eps`` and ``X = x``.
 ``h`` is convex up to ``x0`` and concave beyond. :mod:`privproj.distributions.mixture_profile` derives the formulas and
 defines ``g_p``, a convex function above ``h``. For upper bounds, a convex function is replaced by its chord over a bin,
-and a concave function by its value at the mean of the bin (Jensen's inequality). Lower bounds do the reverse (C28). The
-error of all bounds is of second order in the width of a bin.
+and a concave function by its value at the mean of the bin (Jensen's inequality). Lower bounds do the reverse (C28).
 
 For the edge ``c`` of a bin, called a *cut*, the *dual value* is ``V(c) = E[h(X); X <= c] + P(X > c) h(M(c))`` with
 ``M(c) = E[X | X > c]``. It is a lower bound of ``E[g_p(X)]`` for every ``p``.
@@ -68,14 +67,14 @@ def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
 
 
 def _guides(count: int) -> NDArray[np.intp]:
-    """Return the indices, among ``count`` epsilons, at which all bins are evaluated."""
+    """Return the indices, among ``count`` sorted epsilons, at which every bin is evaluated."""
     if count <= MOST_GUIDES:
         return np.arange(count)
     return np.linspace(0, count - 1, 1 + -(-count // ROWS_AT_ONCE)).astype(np.intp)
 
 
 def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
-    """Yield consecutive ranges of epsilons, each with the ``guides`` around it."""
+    """Yield ranges of epsilons, each with the range of ``guides`` around it."""
     together = ROWS_AT_ONCE if len(guides) == guides[-1] + 1 else 1
     for i in range(0, max(len(guides) - 1, 1), together):
         last = i + together >= len(guides) - 1
@@ -86,7 +85,6 @@ def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
 
 
 def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -> Array:
-    """Return the array of ``function(eps, sqrt(x))``, with one row for each ``eps``."""
     roots, table = np.sqrt(x), np.empty((len(eps), len(x)))
     for i in range(0, len(eps), ROWS_AT_ONCE):
         table[i : i + ROWS_AT_ONCE] = function(eps[i : i + ROWS_AT_ONCE, None], roots)
@@ -97,16 +95,12 @@ def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -
 
 
 def any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
-    """Return upper bounds of delta if neighboring sums have a difference of any rank.
+    """Return upper bounds of delta if neighboring sums differ by a matrix of any rank (C5).
 
-    The bound is ``min_p max_l E[g_p(X_l)]`` (C5), where ``g_p`` is a convex function above the Gaussian delta. Every
-    ``p`` gives a valid bound.
-
-    Args:
-        eps: Epsilons in nats, of shape ``(e,)``.
-        dists: The distributions of ``X_l``, the squared sensitivity over the noise variance, for each layer ``l`` under
-            one joint clipping norm.
+    ``dists`` has the distribution of the squared sensitivity over the noise variance, for each layer under one clipping
+    norm.
     """
+    # min_p max_l E[g_p(X_l)]; every p gives a valid bound (C5)
     return _in_order(lambda rows: _any_rank_deltas(rows, dists), eps)
 
 
@@ -151,19 +145,14 @@ def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
-    """Return tangent points ``p`` for the any-rank bound at each epsilon (C5).
+    """Return points whose tangents of the Gaussian delta nearly minimize the any-rank bound.
 
-    The dual value of an edge ``c`` is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``. ``h`` is the
-    Gaussian delta at the squared sensitivity ``X``.
-
-    Args:
-        tables: Values of ``h`` for each distribution of ``X``.
-        x0: The inflection point of ``h`` at each epsilon.
+    ``x0`` has the inflection point of the Gaussian delta at each epsilon.
 
     Returns:
-        * the tangent point ``p >= x0`` of the distribution with the largest dual value;
-        * the tangent points of all distributions;
-        * the index of the edge ``c`` with the largest dual value, for each distribution.
+        * the point that is best for the layer with the largest delta;
+        * the best points of all layers;
+        * for each layer, the index of the best edge of :meth:`_Table.find_largest_duals`.
     """
     duals = [table.find_largest_duals(x0) for table in tables]
     worst = np.argmax([value for value, _, _ in duals], axis=0)
@@ -174,16 +163,13 @@ def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, li
 def _largest_means(
     tables: "list[_Table]", tangents: Array, best_of_each: Array | None = None, convex: NDArray[np.bool_] | None = None
 ) -> Array:
-    """Return upper bounds of delta ``min_p max_l E[g_p(X_l)]`` at each epsilon (C5).
-
-    ``g_p`` is a convex function above the Gaussian delta ``h``, with the tangent of ``h`` at ``p``. ``X_l`` is the
-    squared sensitivity of layer ``l``. The result is the least bound over the tangents that are tried.
+    """Return upper bounds of delta for a difference of any rank, at each epsilon (C5).
 
     Args:
-        tables: Values of ``h`` for the distribution of each ``X_l``.
+        tables: The Gaussian delta at the bins of each layer.
         tangents: The first tangent at each epsilon, from :func:`_tangents`.
-        best_of_each: The best ``p`` of each distribution at each epsilon. If given, two more tangents are tried.
-        convex: True where ``h`` is convex on the whole range of the distributions.
+        best_of_each: The best tangent points of each layer. If given, two more tangents are tried.
+        convex: True where the Gaussian delta is convex on the whole range of the squared sensitivity.
     """
     means, row = np.array([table.means(tangents) for table in tables]), np.arange(len(tables[0].eps))
     largest, first = means.max(axis=0), means.argmax(axis=0)
@@ -201,10 +187,10 @@ def _largest_means(
 
 
 def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
-    """Return tangents of the Gaussian delta ``h`` at squared sensitivities ``p``.
+    """Return tangents of the Gaussian delta at squared sensitivities ``p``, as three rows.
 
-    The three rows of the result are ``p``, upper bounds of ``h(p)``, and the slopes at ``p``. Where ``convex`` is True,
-    the line is the constant -1, which is below ``h``.
+    The rows are ``p``, upper bounds of delta at ``p``, and the slopes there. Where ``convex`` is True, the line is the
+    constant -1, which is below delta.
     """
     tangents = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
     tangents[1:, convex] = [[-1.0], [0.0]]
@@ -213,11 +199,9 @@ def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
 
 @dataclass(frozen=True)
 class _Table:
-    """Values of the Gaussian delta at a range of the edges of a distribution in bins.
+    """The Gaussian delta at a range of the edges of a binned squared sensitivity."""
 
-    The mass to the left of this range is moved up to its first edge.
-    """
-
+    # The mass to the left of the range is moved up to its first edge.
     dist: Bins
 
     eps: Array  # values of eps, one for each row
@@ -238,10 +222,10 @@ class _Table:
         return cls(dist, eps, edges, values[:, :count], cuts, values[:, count:])
 
     def find_largest_duals(self, x0: Array) -> tuple[Array, Array, NDArray[np.intp]]:
-        """Return the largest dual value ``V(c)`` over edges ``c <= x0`` (C5).
+        """Return the largest dual value over edges ``c <= x0``, for each epsilon (C5).
 
-        ``V(c) = E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``, where ``h`` is the Gaussian delta.
-        The other results are ``M(c)`` at the best edge, and the index of this edge.
+        The dual value is delta after replacing squared sensitivities above ``c`` by their mean. The other results are
+        this mean and the index of the best edge.
         """
         dist, cuts, start = self.dist, self.cuts, self.edges.start
         ahead, count = cuts.start - start, cuts.stop - 1 - cuts.start
@@ -262,10 +246,7 @@ class _Table:
         return dual[np.arange(len(best)), best], dist.above[1][cuts][best], cuts.start + best
 
     def majorants(self, tangents: Array) -> Array:
-        """Return the convex function ``g_p`` above the Gaussian delta, at every edge (C5).
-
-        ``tangents`` has the tangent at ``p`` for each epsilon, from :func:`_tangents`.
-        """
+        """Return the maximum of the Gaussian delta and its tangent, at every edge (C5)."""
         # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
         p, height, slope = tangents[:, :, None]
         values = self.dist.edges[self.edges] - p
@@ -279,9 +260,9 @@ class _Table:
         return values
 
     def means(self, tangents: Array) -> Array:
-        """Return upper bounds of ``E[g_p(X)]`` for the squared sensitivity ``X``.
+        """Return upper bounds of the mean of a convex function above the Gaussian delta (C5).
 
-        ``g_p`` is the convex function above the Gaussian delta with the tangent at ``p`` (C5), for each epsilon.
+        The function is defined by the tangent at each epsilon.
         """
         dist, edges, majorants = self.dist, self.edges, self.majorants(tangents)
         if edges.stop < len(dist.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
@@ -294,48 +275,30 @@ class _Table:
         return majorants @ weights + (height * rest[0] + slope * (rest[1] - p * rest[0]))
 
     def find_columns(self, tangents: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the range of edges that contribute to ``E[g_p(X)]``, for each epsilon.
-
-        ``g_p`` is the convex function above the Gaussian delta (C5). The range ends at the first edge where ``g_p`` is
-        the tangent.
-        """
+        """Return the range of edges that contribute to :meth:`means`, for each epsilon."""
         majorants = self.majorants(tangents)
+        # The range ends at the first edge where g_p is the tangent.
         stop = (self.at_edges >= majorants).sum(axis=1) + 2
         first = _first_followed(majorants, np.cumsum(self.dist.weights), majorants @ self.dist.weights)
         return np.minimum(first, stop - 2), stop
 
 
 def _first_followed(values: Array, weights: Array, totals: Array) -> NDArray[np.intp]:
-    """Return the first index of each row before which the terms have a negligible sum.
+    """Return the index in each row before which the terms of a sum are negligible.
 
-    Args:
-        values: The summands without their weights, increasing along a row.
-        weights: The cumulative weights.
-        totals: The sum of each row.
+    ``values`` increase along a row, ``weights`` are cumulative, and ``totals`` are the sums.
     """
     return np.maximum((weights * values <= NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1) - 1, 0)
 
 
 def any_rank_deltas_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
-    """Return lower bounds of delta if neighboring sums have a difference of any rank.
-
-    They bound ``min_p max_l E[g_p(X_l)]``, where ``g_p`` is a convex function above the Gaussian delta (C5, C28). A
-    bound is 0 if none is known.
-
-    Args:
-        eps: Epsilons in nats, of shape ``(e,)``.
-        dists: The distributions of ``X_l``, the squared sensitivity over the noise variance, for each layer ``l`` under
-            one joint clipping norm.
-    """
+    """Return lower bounds of the delta in :func:`any_rank_deltas`, 0 where none is known (C28)."""
     return _in_order(lambda rows: _claimed(_largest_duals_below(rows, dists)), eps)
 
 
 def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
-    """Return lower bounds of the any-rank delta by its dual form; ``eps`` increases.
-
-    Each bound is the largest of ``E[h(X); X <= c] + P(X > c) h(M(c))`` over some distributions of ``X`` and some edges
-    ``c`` (C5, C28). ``h`` is the Gaussian delta, and ``M(c) = E[X | X > c]``.
-    """
+    """Return lower bounds of delta for a difference of any rank; ``eps`` must increase."""
+    # the largest dual value V(c) over some distributions and some edges c (C5, C28)
     guides, x0 = _guides(len(eps)), _inflections(eps)
     tried = [_try_cuts(eps[guides], x0[guides], dist) for dist in dists]
     worst = np.argmax([value for value, _, _ in tried], axis=0)
@@ -353,10 +316,10 @@ def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """Return the largest lower bound of the dual value for each epsilon.
+    """Return the largest lower bound of the dual value over all edges, for each epsilon.
 
-    :func:`_dual_parts_below` defines the dual value. The other results are the indices of the best edge and of the
-    first bin that is not negligible.
+    The dual value is that of :meth:`_Table.find_largest_duals`. The other results are the indices of the best edge and
+    of the first bin that is not negligible.
     """
     count = len(dist.mass)
     within, far = _dual_parts_below(eps, x0, dist, slice(0, count), slice(0, count + 1))
@@ -366,10 +329,10 @@ def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp
 
 
 def _dual_parts_below(eps: Array, x0: Array, dist: Bins, bins: slice, cuts: slice) -> tuple[Array, Array]:
-    """Return lower bounds of the two terms of the dual value at each edge ``c``.
+    """Return lower bounds of both terms of the dual value at each edge ``c`` (C5, C28).
 
-    The dual value is ``E[h(X); X <= c] + P(X > c) h(M(c))`` with ``M(c) = E[X | X > c]``. ``h`` is the Gaussian delta
-    at the squared sensitivity ``X``. A bound is 0 if none is known (C5, C28).
+    The terms are ``E[h(X); X <= c]`` and ``P(X > c) h(E[X | X > c])``, where ``h`` is the Gaussian delta and ``X`` the
+    squared sensitivity. A bound is 0 if none is known.
 
     Args:
         eps: Epsilons in nats.
@@ -394,19 +357,15 @@ def _dual_parts_below(eps: Array, x0: Array, dist: Bins, bins: slice, cuts: slic
 
 
 def rank_one_deltas(eps: Array, dist: Bins) -> Array:
-    """Return upper bounds of delta if neighboring sums have a difference of rank one.
+    """Return upper bounds of delta if neighboring sums differ by a matrix of rank one (C4).
 
-    Delta is ``E[h(X)]``, where ``h`` is the Gaussian delta at ``eps`` and the squared sensitivity ``X`` over the noise
-    variance. ``dist`` is the distribution of ``X``. The result has the shape of ``eps`` (C4).
+    ``dist`` is the distribution of the squared sensitivity over the noise variance.
     """
     return _in_order(lambda rows: np.minimum(PROFILE_SAFETY * _rank_one_means(rows, dist, _upper_means), 1.0), eps)
 
 
 def rank_one_deltas_below(eps: Array, dist: Bins) -> Array:
-    """Return lower bounds of the delta in :func:`rank_one_deltas` (C28).
-
-    A bound is 0 if none is known.
-    """
+    """Return lower bounds of the delta in :func:`rank_one_deltas`, 0 where none is known (C28)."""
     return _in_order(lambda rows: _claimed(_rank_one_means(rows, dist, _lower_means)), eps)
 
 
@@ -434,7 +393,7 @@ def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, 
 
 
 def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
-    """Return the ranges of the bins below all ``x0``, between them, and above them.
+    """Return the ranges of bins below all inflection points, between them, and above them.
 
     ``x0`` are the increasing inflection points of the Gaussian delta.
     """
@@ -445,9 +404,9 @@ def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
 
 
 def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
-    """Return upper bounds of ``E[h(X)]``, with ``h`` evaluated in some ``bins`` only.
+    """Return upper bounds of the Gaussian delta averaged over ``dist``.
 
-    ``h`` is the Gaussian delta at the squared sensitivity ``X``, and ``x0`` is its inflection point.
+    Delta is evaluated in ``bins`` only. ``x0`` are its inflection points.
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]
@@ -470,9 +429,9 @@ def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
 
 
 def _lower_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
-    """Return lower bounds of ``E[h(X)]``, with ``h`` evaluated in some ``bins`` only.
+    """Return lower bounds of the Gaussian delta averaged over ``dist`` (C28).
 
-    ``h`` is the Gaussian delta at the squared sensitivity ``X``, and ``x0`` is its inflection point (C28).
+    Delta is evaluated in ``bins`` only. ``x0`` are its inflection points.
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]

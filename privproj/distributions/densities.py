@@ -34,14 +34,13 @@ from privproj.numerics.special import stirling_remainder
 
 @dataclass(frozen=True)
 class ProjectedEnergy:
-    """The distribution of the squared sensitivity ``X = |M u|^2`` of M1 (C7).
+    """The distribution of the squared norm ``X`` of a projected unit vector in M1 (C7).
 
-    ``u`` is a unit vector, and ``M`` has the Wishart distribution ``W_d(I/r, r)``. Then ``X = U (U + Y) / r^2`` with
-    independent chi-square variables ``U`` and ``Y``.
+    ``X = U (U + Y) / r^2`` with independent chi-square variables ``U`` and ``Y``, and the rank ``r``.
 
     * ``a``: half the degrees of freedom of ``U``, which is ``r/2`` for M1.
-    * ``b``: half the degrees of freedom of ``Y``, which is ``(d - 1)/2`` for M1. With ``b = 0``, ``X = U^2 / r^2``.
-    * ``rank``: ``r``.
+    * ``b``: half the degrees of freedom of ``Y``, which is ``(d - 1)/2`` for M1 in dimension ``d``. With ``b = 0``, ``Y
+      = 0``.
     """
 
     a: float
@@ -50,15 +49,12 @@ class ProjectedEnergy:
 
     @property
     def mean(self) -> float:
-        """The mean ``E X = 4 a (a + b + 1) / r^2``."""
+        """The mean of the squared norm of the projected vector."""
         return 4.0 * self.a * (self.a + self.b + 1.0) / self.rank**2
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The range and peak width ``(low, high, width)`` of the log squared sensitivity.
-
-        See :attr:`privproj.distributions.tabulated.LogDensity.ends`.
-        """
+        """The range and the peak width of the log squared sensitivity ``(low, high, width)``."""
         n = self.a + self.b
         spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
         width = math.hypot(spread_b, 2.0 / math.sqrt(n))
@@ -69,12 +65,10 @@ class ProjectedEnergy:
 
     @cached_property
     def grid(self) -> tuple[Array, Array]:
-        """The points ``ln B`` and log weights of a trapezoidal sum over ``B ~ Beta(a, b)``.
-
-        The values are equidistant in the logit of ``B``. The weights have the sum 1.
-        """
+        """The points ``ln B`` and the log weights of a trapezoidal sum over ``B ~ Beta(a, b)``."""
         if self.b == 0.0:
             return np.zeros(1), np.zeros(1)
+        # The points are equidistant in the logit of B, and the weights have the sum 1.
         a, b, n = self.a, self.b, self.a + self.b
         spread, rest = math.sqrt(1.0 / a + 1.0 / b), b / n
         # the largest N/2 that is not negligible, where its density has fallen by a factor e^-740
@@ -111,9 +105,9 @@ class ProjectedEnergy:
 
 
 def _reach_above_center(a: float, b: float) -> float:
-    """Return how far above ``ln(4 a (a + b))`` the density of ``ln(B N^2)`` extends.
+    """Return how far above ``ln(4 a (a + b))`` the density of ``ln(B N^2)`` is not negligible.
 
-    ``B ~ Beta(a, b)`` and ``N``, chi-square with ``2 (a + b)`` degrees of freedom, are independent.
+    ``B ~ Beta(a, b)`` and ``N ~ chi2`` with ``2 (a + b)`` degrees of freedom are independent.
     """
     n = a + b
 
@@ -139,14 +133,12 @@ LEAST_CENTER_OVER_XI = 40.0
 
 @dataclass(frozen=True)
 class SecretShift:
-    """The distribution of M1's log squared sensitivity if the projection is secret.
+    """The distribution of the log squared sensitivity of M1 with a secret projection (C8).
 
-    It is for one pair of unit vectors ``v`` and ``v'`` with the distance ``2 sin(eta)``. Given ``g ~ chi2_r / r``, the
-    release is Gaussian (C8).
+    It is for one pair of unit vectors in neighboring datasets.
 
-    * ``rank``: ``r``.
     * ``sigma``: standard deviation of the noise, for vectors of norm 1.
-    * ``misalignment``: ``1 - v.v' = 2 sin^2(eta)``, below 2.
+    * ``misalignment``: one minus the cosine of the two vectors, below 2.
     """
 
     rank: int
@@ -154,9 +146,9 @@ class SecretShift:
     misalignment: float
 
     def parts(self, g: Array) -> tuple[Array, Array]:
-        """Return ``S`` and ``c`` of the sensitivity over noise ``S (c + xi)`` given ``g``.
+        """Return ``S`` and ``c`` such that the sensitivity over noise is ``S (c + xi)`` (C8).
 
-        ``xi`` is standard normal. Given ``g ~ chi2_r / r``, the release is Gaussian (C8).
+        Given ``g ~ chi2_r / r`` for the rank ``r``, ``xi`` is standard normal.
         """
         # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta,
         # sin^2 eta = misalignment/2 (C8)
@@ -167,15 +159,12 @@ class SecretShift:
 
     @property
     def center(self) -> float:
-        """The constant ``c`` of :meth:`parts` at ``g = 1``, the mean of ``g`` (C8)."""
+        """The constant ``c`` of :meth:`parts` at the mean ``g = 1``."""
         return float(self.parts(np.ones(1))[1][0])
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The range and peak width ``(low, high, width)`` of the log squared sensitivity.
-
-        See :attr:`privproj.distributions.tabulated.LogDensity.ends`.
-        """
+        """The range and the peak width of the log squared sensitivity ``(low, high, width)``."""
         c, spread = self.center, math.sqrt(2.0 / self.rank)
         width = 2.0 * math.hypot(1.0 / max(c, 1.0), spread)
         near = 100.0 if c < LEAST_CENTER_OVER_XI else -2.0 * math.log1p(-11.0 / c)
@@ -197,10 +186,7 @@ class SecretShift:
         return 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - k * (np.expm1(v) - v)
 
     def over_g(self, y: Array) -> Array:
-        """Return the density of the log squared sensitivity as a sum over ``ln g``.
-
-        Given ``g ~ chi2_r / r``, the sensitivity over noise is normal (C8).
-        """
+        """Return the density of the log squared sensitivity by a sum over a chi-square variable."""
         # sum over v of f(v) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)] (C8)
         k = 0.5 * self.rank
         step = 0.7 / math.sqrt(k + 8.0 + 1.5 * self.center**2)
@@ -218,11 +204,8 @@ class SecretShift:
         return _row_sums_exp(log_terms(v[terms_that_matter(log_terms(v[::SCAN_STRIDE]), len(v))]))
 
     def over_xi(self, y: Array) -> Array:
-        """Return the density of the log squared sensitivity as a sum over a normal ``xi``.
-
-        The sensitivity over noise is ``S (c + xi)`` (:meth:`parts`). For each ``xi`` one ``g`` gives
-        ``S (c + xi) = e^(y/2)``. Newton's method computes it.
-        """
+        """Return the density of the log squared sensitivity by a sum over a normal variable."""
+        # For each xi one g gives S (c + xi) = e^(y/2).
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
         xi = np.arange(-38.0, 38.0 + step, step)
         log_front = math.log(step / math.sqrt(2.0 * math.pi))
@@ -247,7 +230,7 @@ class SecretShift:
     def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
         """Return the log sensitivity over noise at ``g = e^v``, and its slope in ``v``.
 
-        The sensitivity over noise is ``S (c + xi)`` (:meth:`parts`).
+        ``g`` and the standard normal ``xi`` are the two random variables of :meth:`parts`.
         """
         sine2, share = 0.5 * self.misalignment, np.exp(np.clip(v, -60.0, 60.0)) / self.rank
         scale, c = self.parts(share * self.rank)

@@ -80,10 +80,8 @@ def deviance(w: Array) -> Array:
 def gauss_error(count: int, ellipse: Array | float) -> Array | float:
     """Return a bound of the error of the Gauss rule with ``count`` nodes on [0, 1].
 
-    Args:
-        count: The number of nodes.
-        ellipse: The sum of the semi-axes of an ellipse with its foci at the ends of the interval, in units of half the
-            interval. The integrand must have a modulus of at most 1 on it (C20).
+    The modulus of the integrand is at most 1 on a complex ellipse with its foci at the ends of the interval.
+    ``ellipse`` is the sum of its semi-axes over half the interval (C20).
     """
     # 2.1 rho^-2n / (1 - rho^-2) (C20, Gauss rules)
     return 2.1 * ellipse ** (-2.0 * count) / (1.0 - ellipse**-2.0)
@@ -92,24 +90,20 @@ def gauss_error(count: int, ellipse: Array | float) -> Array | float:
 def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
     """Return the log of the integrand of a Mills ratio of ``Gamma(k)``.
 
-    The integrand is ``exp(-k (D(w +- y) - D(w)))`` with ``D(w) = e^w - 1 - w``.
-
     Args:
         k: The shape of the Gamma distribution.
-        sign: 1 for the upper tail (``+``), -1 for the lower tail (``-``).
+        sign: 1 for the upper tail, -1 for the lower tail.
         w: The argument of the ratio.
         y: The variable of integration, or its real part.
-        turn: ``cos v`` if the variable of integration is ``y + iv``; the result is then the real part.
+        turn: The cosine of the imaginary part of the variable of integration. The result is the real part.
     """
+    # The integrand is exp(-k (D(w +- y) - D(w))).
     # k (+-y - e^w (e^(+-y) turn - 1)) = -k (D(w +- y) - D(w)) at turn = 1
     return k * (sign * y - np.exp(w) * (np.expm1(sign * y) * turn - (1.0 - turn)))
 
 
 def _cut_off_place(k: float, sign: float, w: Array) -> Array:
-    """Return approximately the ``y`` at which a Mills integral is truncated.
-
-    There the integrand of :func:`_ratio_exponent` is ``e^-CUT_OFF_NATS`` of its maximum.
-    """
+    """Return approximately where the integral of a Mills ratio of ``Gamma(k)`` is truncated."""
     top = np.maximum(-sign * w, 0.0)
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
@@ -123,12 +117,10 @@ def _cut_off_place(k: float, sign: float, w: Array) -> Array:
 
 
 def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
-    """Return a Mills ratio of ``Gamma(k)``, its absolute slope, and the proved error.
+    """Return a Mills ratio of ``Gamma(k)`` at ``w``, its absolute slope, and a proved error.
 
-    Args:
-        k: The shape of the Gamma distribution.
-        sign: 1 for the upper tail; -1 for the lower tail, where ``1/k`` is subtracted from the ratio.
-        w: The arguments of the ratio.
+    The error is relative and holds for both. ``sign`` is 1 for the upper tail. It is -1 for the lower tail, where
+    ``1/k`` is subtracted from the ratio.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
     # at least three parts of the integral, and more for a small shape, for which the range is longer
@@ -189,12 +181,10 @@ def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array
 
 @dataclass(frozen=True)
 class _Polynomials:
-    """One polynomial in ``w`` on each of ``p`` intervals.
+    """One polynomial ``sum_j coefficients_j y^j`` with ``y = (w - middle)/half`` on each interval.
 
-    The polynomial is ``sum_j coefficients_j y^j`` with ``y = (w - middle)/half``.
-
-    * ``coefficients``, of shape ``(terms, p)``.
-    * ``middle``, ``half``, of shape ``(p,)``: center and half-width of each interval.
+    * ``coefficients``, of shape ``(terms, intervals)``.
+    * ``middle``, ``half``, of shape ``(intervals,)``: center and half-width of each interval.
     """
 
     coefficients: Array
@@ -211,7 +201,7 @@ class _Polynomials:
         return total
 
     def slant(self, panel: NDArray[np.intp], w: Array, end: Array) -> Array:
-        """Return ``(p(w) - p(end)) / (w - end)`` for the polynomials ``p`` of the panels."""
+        """Return the difference quotients between ``w`` and ``end`` of the indexed polynomials."""
         middle, half = self.middle[panel], self.half[panel]
         y, z = (w - middle) / half, (end - middle) / half
         total = self.coefficients[-1].take(panel)
@@ -229,9 +219,9 @@ class _Polynomials:
 class _RatioTable:
     """A Mills ratio of a Gamma distribution and its slope, as polynomials on panels.
 
-    * ``edges``, of shape ``(p + 1,)``: the ends of the panels, in the argument ``w`` of the ratio.
+    * ``edges``: the ends of the panels, in the argument of the ratio.
     * ``ratio``: the polynomials of the ratio.
-    * ``rise``: the polynomials of an antiderivative of the absolute value of the slope.
+    * ``rise``: the polynomials of an antiderivative of the absolute slope.
     * ``amplified``: the proved relative error of a difference of two ratios (C20).
     """
 
@@ -241,7 +231,7 @@ class _RatioTable:
     amplified: float
 
     def place(self, w: Array) -> NDArray[np.intp]:
-        """Return the index of the panel that contains each ``w``, or is nearest to it."""
+        """Return the index of the panel nearest to each argument ``w`` of the ratio."""
         return np.searchsorted(self.edges[1:-1], w, side="right")
 
     def at(self, w: Array) -> Array:
@@ -251,7 +241,7 @@ class _RatioTable:
 
 
 def _panel_edges(k: float, sign: float) -> Array:
-    """Return the edges of the panels for a tabulated Mills ratio of ``Gamma(k)``.
+    """Return the ends of the panels of a tabulated Mills ratio of ``Gamma(k)``.
 
     ``sign`` is 1 for the upper tail and -1 for the lower tail.
     """
@@ -270,7 +260,7 @@ def _panel_edges(k: float, sign: float) -> Array:
 def _coefficients(values: Array) -> Array:
     """Return coefficients of the polynomials with these values at Chebyshev points.
 
-    Values have the shape ``(p, n)`` for ``p`` panels, and coefficients the shape ``(n, p)``.
+    Values have one row for each polynomial, and coefficients one column.
     """
     n = PANEL_COEFFICIENTS
     angle = (np.arange(n) + 0.5) * math.pi / n
@@ -283,7 +273,7 @@ def _coefficients(values: Array) -> Array:
 def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     """Return the table of a Mills ratio of ``Gamma(k)``, with its proved error (C20).
 
-    ``sign`` is 1 for the upper tail; for -1, the lower tail, ``1/k`` is subtracted from the ratio.
+    ``sign`` is 1 for the upper tail. It is -1 for the lower tail, where ``1/k`` is subtracted from the ratio.
     """
     edges = _panel_edges(k, sign)
     inner = edges[:-1] if sign > 0.0 else edges[1:]
@@ -313,12 +303,12 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
 
 
 def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Array, Array]:
-    """Return two quotients per panel that bound the error of a tabulated Mills ratio.
+    """Return two quotients for each panel that bound the error of a tabulated Mills ratio (C20).
 
     * the largest over the smallest value on the panel;
-    * the bound on an ellipse around the panel in the complex plane over the smallest value on the panel.
+    * a bound on a complex ellipse around the panel over the smallest value on the panel.
 
-    Each is the larger one of the quotients for the ratio and for its slope (C20).
+    Each is the larger one of the quotients for the ratio and for its slope.
     """
     near, far = (low, high) if sign > 0.0 else (high, low)
     half = 0.5 * (high - low)
@@ -333,7 +323,7 @@ def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Arra
 
 
 def _ratio_scale(k: float, sign: float, w: Array) -> Array:
-    """Return the distance in ``w`` over which a Mills ratio of ``Gamma(k)`` varies."""
+    """Return the distance over which a Mills ratio of ``Gamma(k)`` varies near ``w``."""
     # Above the mean, below(w) increases as e^(k D), so its scale decreases.
     scale = np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
     return scale if sign > 0.0 else scale * np.exp(-np.maximum(w, 0.0))
@@ -343,14 +333,9 @@ def _ratio_scale(k: float, sign: float, w: Array) -> Array:
 class GammaGain:
     """Tables for expectations (gains) ``E[(1 - e^(-c (U - b)))_+]`` of ``U ~ Gamma(k)``.
 
-    The tables are of Mills ratios: tails of ``U`` over the density.
-
-    * ``k``: the shape, at least 1.
-    * ``above``, ``below``: the tables of the Mills ratios of the upper and the lower tail.
+    * ``above``, ``below``: tables of the Mills ratios of the upper and the lower tail.
     * ``log_front``: the log density of ``ln(U/k)`` at 0.
     * ``error``: the relative error of a gain, proved except for rounding (C20).
-
-    In a method, all arrays have the same shape.
     """
 
     k: float
@@ -360,10 +345,7 @@ class GammaGain:
     error: float
 
     def drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
-        """Return the absolute change of a Mills ratio between ``w`` and ``w + x``.
-
-        For the lower tail the change is between ``w`` and ``w - x``.
-        """
+        """Return the absolute change of a Mills ratio over the distance ``x`` from ``w`` outward."""
         sign = 1.0 if table is self.above else -1.0
         slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
         drops, wide = np.empty_like(w), ~slim
@@ -384,9 +366,9 @@ class GammaGain:
 
         Args:
             w: The log of the threshold over ``k``.
-            x: A parameter of the rate ``e^x - 1``, above 0.
+            x: The log of one plus the rate, above 0.
             tilt: ``k e^w (e^x - 1) - k x``.
-            sign: 1. With -1 and another ``tilt`` the result is that of :meth:`log_under`.
+            sign: 1; -1 is for :meth:`log_under` only.
         """
         ratio, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)
         log_density = self.log_front - self.k * deviance(w)
@@ -407,9 +389,7 @@ class GammaGain:
 
 @lru_cache(maxsize=64)
 def gamma_gain(k: float) -> GammaGain:
-    """Return cached tables for ``E[(1 - e^(-c (U - b)))_+]``, ``U ~ Gamma(k)``.
-
-    ``k`` is at least 1.
+    """Return cached tables for ``E[(1 - e^(-c (U - b)))_+]``, ``U ~ Gamma(k)``, ``k >= 1``.
 
     Raises:
         ConvergenceError: The proved error of the tables is above :data:`LARGEST_GAIN_ERROR`.
@@ -449,7 +429,7 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
     Args:
         k: The shape, also below 1.
         rate: The factor in the exponent, above 0.
-        start: The threshold, of the same shape as ``rate``, which is also the shape of the result.
+        start: The threshold, of the same shape as ``rate``.
         sign: -1 for ``start - U`` instead of ``U - start``.
     """
     # E = sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, D = w - 1 - ln w, R the remainder of Stirling's formula
@@ -483,10 +463,7 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
 def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
-    """Return :func:`_log_panel_integral`, with the range divided into layers.
-
-    The layers start at ``place``, and each is wider than the previous one.
-    """
+    """Return :func:`_log_panel_integral` by a sum over layers that widen from ``place`` on."""
     # the gain's exponent rises by 30 nats over the first layer
     layer, parts = 30.0 / (k * rate), []
     while np.any(low < high):
@@ -501,10 +478,9 @@ def _log_integral_by_layers(
 def _log_panel_integral(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
-    """Return ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w``.
+    """Return ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` over an interval.
 
-    The integral is over ``[low, high]``, with ``D(w) = w - 1 - ln w``. ``reached`` is the value of ``D`` at the point
-    of the range with the largest density.
+    The interval is ``[low, high]``, and ``D(w) = w - 1 - ln w``. ``reached`` is the least value of ``D`` on it.
     """
     width = np.maximum(high - low, 0.0)
     share, rest, weights = _crowded_nodes(sign)
@@ -521,14 +497,9 @@ def _log_panel_integral(
 
 @lru_cache(maxsize=2)
 def _crowded_nodes(sign: float) -> tuple[Array, Array, Array]:
-    """Return nodes and weights on [0, 1] for integration, denser at 0.
+    """Return nodes ``x``, ``1 - x``, and weights for integration over [0, 1].
 
-    For ``sign = -1`` they are denser at both ends.
-
-    Returns:
-        * the nodes ``place``, of shape ``(INNER_NODES,)``;
-        * ``1 - place``, without cancellation;
-        * the weights.
+    The nodes are denser near 0, for ``sign = -1`` at both ends.
     """
     nodes, weights = gauss_nodes(INNER_NODES)
     # int_0^1 f(x) dx at x = u^2, or at x = u^2 (3 - 2u), which turns at both ends

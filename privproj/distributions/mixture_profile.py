@@ -56,17 +56,16 @@ LOWER_END_REFINEMENT = 2
 
 
 def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer: int = 1) -> PrivacyProfile:
-    """Return the privacy profile if neighboring sums have a difference of rank one.
+    """Return the privacy profile if neighboring sums differ by a matrix of rank one (C4).
 
-    ``delta(eps) = E[h(X)]``, where ``h`` is the Gaussian delta at the squared sensitivity ``X`` (C4). The profile is
-    valid in the add and remove directions, if the functions of ``dist`` are valid.
+    The profile is valid in the add and remove directions, if the functions of ``dist`` are valid.
 
     Args:
-        dist: The distribution of ``X``, the squared sensitivity over the noise variance for the largest allowed
-            difference.
+        dist: The distribution of the squared sensitivity over the noise variance, for the largest allowed difference.
         finer: A factor for the number of bins and of evaluations in a composition. A larger factor makes the
             composition tighter and slower.
     """
+    # delta(eps) = E[h(X)] (module docstring)
     table, resolution = _table_of_bins(lambda: (dist.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
     if isinstance(dist, BetaGammaSensitivity):
         row = (dist.a, dist.b, dist.scale, 0.0)
@@ -75,15 +74,13 @@ def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer
 
 
 def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> PrivacyProfile:
-    """Return the privacy profile if neighboring sums have a difference of any rank.
+    """Return the privacy profile if neighboring sums differ by a matrix of any rank (C5).
 
-    ``delta(eps) = min_p E[g_p(X)]``, where ``g_p`` is a convex function above the Gaussian delta (C5). The profile is
-    valid in the add and remove directions, if the functions of ``dist`` are valid.
-
-    Args:
-        dist: The distribution of ``X``: the squared sensitivity of one unit direction times the largest squared
-            difference, over the noise variance.
+    The profile is valid in the add and remove directions, if the functions of ``dist`` are valid. ``dist`` is the
+    distribution of the squared sensitivity over the noise variance, for a difference of rank one of the largest allowed
+    norm.
     """
+    # delta(eps) = min_p E[g_p(X)] (module docstring)
     table = _table_of_bins(lambda: (dist.bins(),), of_any_rank=True)
     if isinstance(dist, BetaGammaSensitivity):
         row = (dist.a, dist.b, dist.scale, 1.0)
@@ -92,23 +89,21 @@ def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> Pr
 
 
 def any_rank_profile_of_bins(dists: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
-    """Return the any-rank privacy profile for squared sensitivities in bins (C5, C6).
-
-    ``delta(eps) = min_p max_l E[g_p(X_l)]``, where ``g_p`` is a convex function above the Gaussian delta. ``X_l`` is
-    the squared sensitivity of layer ``l`` over the noise variance.
+    """Return the privacy profile for a difference of any rank, from binned distributions.
 
     Args:
-        dists: The distribution of ``X_l`` for each layer under a joint clipping norm, or of the sum over all layers.
+        dists: The distribution of the squared sensitivity of each layer under a joint clipping norm, or that of the sum
+            over all layers.
         below: Distributions for the lower bounds, if ``dists`` give upper bounds only (C28).
     """
+    # delta(eps) = min_p max_l E[g_p(X_l)] for the layers l (C5, C6)
     return _profile_of_table(_table_of_bins(lambda: dists, lambda: below or dists, of_any_rank=True))
 
 
 def rank_one_profile_of_bins(dist: "Bins") -> PrivacyProfile:
-    """Return the rank-one privacy profile for a squared sensitivity in bins (C4).
+    """Return the privacy profile for a difference of rank one, from a binned distribution.
 
-    ``delta(eps) = E[h(X)]``, where ``h`` is the Gaussian delta at the squared sensitivity ``X`` over the noise
-    variance.
+    ``dist`` is the distribution of the squared sensitivity over the noise variance (C4).
     """
     return _profile_of_table(_table_of_bins(lambda: (dist,), of_any_rank=False))
 
@@ -164,10 +159,9 @@ def _profile_of_table(table: TwoSidedTable) -> PrivacyProfile:
 
 
 def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure:
-    """Return bounds of ``ln delta`` if neighboring sums have a difference of any rank.
+    """Return bounds of ``ln delta`` if neighboring sums differ by a matrix of any rank (C5).
 
-    Delta is ``min_p E[g_p(X)]``, where ``g_p`` is a convex function above the Gaussian delta, and ``dist`` is the
-    distribution of the squared sensitivity ``X``. The bounds are as accurate as the functions of ``dist`` (C5).
+    ``dist`` is the distribution of the squared sensitivity. The bounds are as accurate as its functions.
     """
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if dist.supremum <= inflection(eps):
@@ -195,10 +189,9 @@ def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure
 
 
 def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
-    """Return the ``c <= x0`` where the tangent of ``h`` at ``M(c)`` meets ``h`` (C5).
+    """Return the ``c`` where the Gaussian delta meets its tangent at ``E[X | X > c]`` (C5).
 
-    ``h`` is the Gaussian delta as a function of the squared sensitivity ``X``, ``x0`` is its inflection point, and
-    ``M(c) = E[X | X > c]``.
+    ``X`` is the squared sensitivity.
     """
     return find_crossing(
         lambda c: -_tangent_gap(eps, dist.mean_above(c), c),
@@ -210,10 +203,7 @@ def _tangent_cut(eps: float, dist: SensitivityDistribution) -> float:
 
 
 def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
-    """Return whether :func:`_tangent_cut` has a tail below ``e^least_tail``.
-
-    ``least_tail`` is the log of the smallest tail that ``dist`` resolves.
-    """
+    """Return whether the tail above :func:`_tangent_cut` is smaller than ``dist`` resolves."""
     if dist.log_tail(inflection(eps)) >= dist.least_tail:
         return False
     # The gap is at least 0 at x0 and negative here, so its root lies between (C5).
@@ -223,7 +213,7 @@ def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
 
 @lru_cache(maxsize=8)
 def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
-    """Return approximately the quantile with the smallest tail that ``dist`` resolves.
+    """Return approximately the squared sensitivity with the least tail that ``dist`` resolves.
 
     The result is ``inf`` if it is unknown.
     """
@@ -232,21 +222,18 @@ def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
 
 
 def best_tangent(eps: float, dist: BetaGammaSensitivity) -> float:
-    """Return approximately the point ``p`` with the smallest any-rank bound (C5).
-
-    The bound is ``E[g_p(X)]``, where ``g_p`` is a convex function above the Gaussian delta with its tangent at ``p``.
-    Every ``p`` above the inflection point of the Gaussian delta gives a valid bound.
-    """
+    """Return approximately the tangent point with the least any-rank bound of delta (C5)."""
     in_kernels = beta_gamma_params((dist.a, dist.b, dist.scale, 1.0))
     mean = in_kernels[2]
     best = mean if log_slope_of_delta(eps, mean)[0] <= 1.0 else tangent_cut(eps, in_kernels, math.inf)[3]
+    # Every point above the inflection point gives a valid bound.
     return max(best, inflection(eps) * (1.0 + 1e-14))
 
 
 def _tangent_gap(eps: float, p: float, c: float) -> float:
-    """Return ``(l_p(c) - h(c)) / h(p)`` for the tangent ``l_p`` of ``h`` at ``p``.
+    """Return the tangent of the Gaussian delta at ``p`` minus delta itself, at ``c``.
 
-    ``h`` is the Gaussian delta as a function of the squared sensitivity.
+    The result is divided by the delta at ``p``. Both points are squared sensitivities.
     """
     # (l_p(c) - h(c)) / h(p) = 1 - k (p - c)/p - h(c) / h(p), k = p h'(p) / h(p) (C5)
     at_c = math.exp(min(700.0, log_gaussian_delta_at(eps, c) - log_gaussian_delta_at(eps, p))) if c > 0.0 else 0.0

@@ -2,8 +2,7 @@
 
 Given the projection, the release is Gaussian. ``X`` is its squared sensitivity divided by the noise variance. So if
 neighboring sums differ by a matrix of rank one, delta is ``E[h_eps(X)]``. Here ``h_eps(x)`` is the delta of the
-Gaussian mechanism at ``X = x`` (C4). ``h_eps`` is convex up to ``x0 = 2 (sqrt(1 + eps^2) - 1)`` and concave beyond
-(C3). Mechanisms differ in the distribution of ``X`` only (C7).
+Gaussian mechanism at ``X = x`` (C4). Mechanisms differ in the distribution of ``X`` only (C7).
 
 The same distributions are implemented in ball arithmetic for certificates, and in mpmath in
 :mod:`privproj.reference.distributions`.
@@ -31,11 +30,10 @@ if TYPE_CHECKING:
 
 
 class SensitivityDistribution(Protocol):
-    """The interface of a distribution of the squared sensitivity over noise ``X``.
+    """The interface of a distribution of the squared sensitivity ``X`` over the noise variance.
 
-    An implementation guarantees its functions up to the rounding margins of :mod:`privproj.numerics.interval`.
-    ``least_tail`` is the log of the smallest tail ``P(X > x)`` that it resolves. ``e^least_tail`` is an upper bound of
-    smaller tails.
+    ``least_tail`` is the log of the smallest tail ``P(X > x)`` that is resolved, and an upper bound of the log of
+    smaller ones. Functions are valid up to the rounding margins of :mod:`privproj.numerics.interval`.
     """
 
     least_tail: ClassVar[float]  # Log of the smallest tail that is resolved
@@ -47,7 +45,7 @@ class SensitivityDistribution(Protocol):
 
     @property
     def supremum(self) -> float:
-        """The supremum of the squared sensitivity over noise, possibly ``inf``."""
+        """The supremum of the squared sensitivity over the noise variance, possibly ``inf``."""
         ...
 
     def log_tail(self, x: float) -> float:
@@ -59,40 +57,32 @@ class SensitivityDistribution(Protocol):
         ...
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return bounds of ``ln E[h_eps(X); X <= up_to]``, a mean Gaussian delta.
+        """Return bounds of the log of the mean Gaussian delta over the squared sensitivity (C4).
 
-        ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``. Values of ``X`` above ``up_to`` count as 0
-        (C4).
+        Squared sensitivities above ``up_to`` count as 0.
         """
         ...
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in bins, for composition.
-
-        ``finer`` is a factor for the default number of bins.
-        """
+        """Return the distribution in bins; ``finer`` multiplies their default number."""
         ...
 
 
 @dataclass(frozen=True)
 class BetaGammaSensitivity:
-    """A squared sensitivity with a scaled Beta or Gamma distribution.
+    """A squared sensitivity ``scale * Beta(a, b)``, or ``scale * Gamma(a)`` if ``b`` is inf.
 
-    ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if ``b`` is inf. For M2 with
-    dimension ``d`` and rank ``r``, ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``, where ``mu`` is the sensitivity
-    over noise. For the public sketch ``a = r/2``, ``b = inf`` and ``scale = 2 mu^2 / r`` (C7). Profiles are computed by
-    :mod:`privproj.distributions.beta_gamma_kernels`.
+    :mod:`privproj.distributions.beta_gamma_kernels` computes its privacy profiles.
     """
 
+    # M2 with dimension d, rank r and sensitivity over noise mu: a = r/2, b = (d - r)/2, scale = mu^2. The public
+    # sketch: a = r/2, b = inf, scale = 2 mu^2 / r (C7).
     a: float
     b: float
     scale: float
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in bins, for composition.
-
-        ``finer`` is a factor for the default number of bins.
-        """
+        """Return the distribution in bins; ``finer`` multiplies their default number."""
         from privproj.distributions.binned import BINS, beta_bins, gamma_bins
 
         if self.b == math.inf:
@@ -102,10 +92,9 @@ class BetaGammaSensitivity:
 
 @dataclass(frozen=True)
 class ScaledBeta:
-    """The squared sensitivity ``X = scale * B + shift`` of M2, ``B ~ Beta(a, b)``.
+    """The squared sensitivity ``scale * Beta(a, b) + shift`` of M2 (C7).
 
-    The distribution is that of C7. With adaptive clipping, ``shift`` is the squared sensitivity of the released count
-    (C31). The class implements :class:`SensitivityDistribution`.
+    ``shift`` is the squared sensitivity of the count that adaptive clipping releases (C31).
     """
 
     a: float
@@ -117,15 +106,12 @@ class ScaledBeta:
 
     @cached_property
     def constant(self) -> float:
-        """The log of ``x^a (1-x)^b / Beta(a, b)`` at ``x = a/(a+b)``, the mean of ``B``."""
+        """The log density of the logit of ``Beta(a, b)`` at the mean ``a/(a+b)`` of the variable."""
         return beta_constant(self.a, self.b)
 
     @cached_property
     def size_biased(self) -> "ScaledBeta":
-        """The distribution ``scale * Beta(a + 1, b)``.
-
-        It is the size-biased distribution of ``scale * B`` with ``B ~ Beta(a, b)``.
-        """
+        """The size-biased distribution of ``scale * Beta(a, b)``, which is ``scale * Beta(a + 1, b)``."""
         return ScaledBeta(self.a + 1.0, self.b, self.scale)
 
     @property
@@ -145,20 +131,20 @@ class ScaledBeta:
 
     @property
     def start(self) -> float:
-        """The logit of ``a/(a+b)``, the mean of ``B ~ Beta(a, b)``."""
+        """The logit of the mean ``a/(a+b)`` of ``Beta(a, b)``."""
         return math.log(self.a / self.b)
 
     @property
     def step(self) -> float:
-        """The standard deviation of the logit of ``B ~ Beta(a, b)``, to first order."""
+        """The standard deviation of the logit of ``Beta(a, b)``, to first order."""
         return beta_tail_scale(self.a, self.b)
 
     def value(self, t: float) -> float:
-        """Return the squared sensitivity ``scale * B + shift`` at ``logit(B) = t``."""
+        """Return the squared sensitivity if the Beta variable has the logit ``t``."""
         return (self.scale / (1.0 + math.exp(-t)) if t > -700.0 else 0.0) + self.shift
 
     def log_density(self, t: float) -> float:
-        """Return the log density of the logit of ``B ~ Beta(a, b)`` at ``t``."""
+        """Return the log density of the logit of ``Beta(a, b)`` at ``t``."""
         # ln[x^a y^b / Beta(a, b)] at x = 1/(1 + e^-t), y = 1 - x, each from the smaller exponential
         if t < 0.0:
             y = 1.0 / (1.0 + math.exp(t))
@@ -167,7 +153,7 @@ class ScaledBeta:
         return beta_deviance(self.a, self.b, x, math.exp(-t) * x) + self.constant
 
     def log_tail(self, x: float) -> float:
-        """Return ``ln P(X > x)`` for the squared sensitivity ``X = scale * B + shift``."""
+        """Return ``ln P(X > x)`` for the squared sensitivity ``X``."""
         inside = x - self.shift
         if not 0.0 < inside < self.scale:
             return 0.0 if inside <= 0.0 else -math.inf
@@ -175,7 +161,7 @@ class ScaledBeta:
         return log_beta_tail_from(self.a, self.b, *share, self.constant)
 
     def mean_above(self, x: float) -> float:
-        """Return ``E[X | X > x]`` for the squared sensitivity ``X = scale * B + shift``."""
+        """Return ``E[X | X > x]`` for the squared sensitivity ``X``."""
         if not self.shift < x < self.supremum:
             return self.mean if x <= self.shift else self.supremum
         # E[X | X > x] = E X P(size-biased X > x) / P(X > x) (C21, tangents), without the shift
@@ -184,10 +170,9 @@ class ScaledBeta:
         return min(self.supremum, max(x, min(above, self.scale) + self.shift))
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return bounds of ``ln E[h_eps(X); X <= up_to]``, a mean Gaussian delta.
+        """Return bounds of the log of the mean Gaussian delta over the squared sensitivity.
 
-        ``h_eps(X)`` is the Gaussian delta at the squared sensitivity ``X``. The integrand is unimodal, because the
-        Gaussian delta is log-concave in the squared sensitivity (C4, C31).
+        Squared sensitivities above ``up_to`` count as 0.
         """
         inside = up_to - self.shift
         if inside <= 0.0:
@@ -198,19 +183,17 @@ class ScaledBeta:
         def log_term(t: float) -> float:
             return self.log_density(t) + log_gaussian_delta_at(eps, self.value(t))
 
+        # unimodal, because the Gaussian delta is log-concave in the squared sensitivity (C4, C31)
         value, error = log_integral(log_term, self.start, self.step, high)
         return widen_outward(value, error, gaussian_steepness(value, self))
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in bins, for composition.
-
-        ``finer`` is a factor for the default number of bins.
-        """
+        """Return the distribution in bins; ``finer`` multiplies their default number."""
         return BetaGammaSensitivity(self.a, self.b, self.scale).bins(finer).shifted(self.shift)
 
 
 def log_gaussian_delta_at(eps: float, x: float) -> float:
-    """Return ``ln delta`` of the Gaussian mechanism at a squared sensitivity (C3).
+    """Return ``ln delta`` of the Gaussian mechanism at the squared sensitivity ``x`` (C3).
 
     ``x`` is in units of the noise variance.
     """
@@ -218,9 +201,9 @@ def log_gaussian_delta_at(eps: float, x: float) -> float:
 
 
 def log_gaussian_delta_slope(eps: float, x: float) -> float:
-    """Return the log slope of the Gaussian delta in the squared sensitivity (C3).
+    """Return the log of the slope of the Gaussian delta at the squared sensitivity ``x > 0``.
 
-    ``x > 0`` is in units of the noise variance.
+    ``x`` is in units of the noise variance.
     """
     # h'(x) = phi(u) / (2 sqrt(x)), u = eps/sqrt(x) - sqrt(x)/2 (C3)
     root = math.sqrt(x)
@@ -228,12 +211,12 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
 
 
 def gaussian_steepness(log_value: float, dist: SensitivityDistribution) -> float:
-    """Return a bound of ``|d ln delta / d ln mu|``, ``mu`` the sensitivity over noise.
+    """Return a bound of ``|d ln delta / d ln mu|`` for the sensitivity over noise ``mu`` (C20).
 
-    ``log_value`` is ``ln delta``. The bound is ``(v + sqrt 3)(v + mu + sqrt 3)`` with ``v^2 = 2 |ln delta|``. ``mu^2``
-    is the supremum of the distribution of the squared sensitivity, or its mean if it is unbounded (C20).
+    ``log_value`` is ``ln delta``, and ``dist`` is the distribution of the squared sensitivity.
     """
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)
+    # mu^2 is the supremum, or the mean if the distribution is unbounded.
     scale = dist.supremum if math.isfinite(dist.supremum) else dist.mean
     return v * (v + math.sqrt(scale))

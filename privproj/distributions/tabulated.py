@@ -1,9 +1,9 @@
 """Expectations over a squared sensitivity ``X`` without a closed form, by Gauss rules.
 
-``X`` is described by the density of ``y = ln X``, which :mod:`privproj.distributions.densities` computes. A panel is an
-interval of ``y`` with the nodes of two Gauss rules. The first panels are cached, so that another epsilon costs little
-more than the Gaussian delta at their nodes. Panels are halved if both rules disagree. The difference of both rules is
-added as an error. That it bounds the true error is observed, not proved.
+:mod:`privproj.distributions.densities` computes the density of ``ln X``. A panel is an interval of ``ln X`` with the
+nodes of two Gauss rules. Panels are halved if both rules disagree. The remaining difference is added as an error. That
+it bounds the true error is observed, not proved. The first panels are cached, so another epsilon costs little more than
+the Gaussian delta at their nodes.
 """
 
 import math
@@ -57,34 +57,29 @@ LOG_NEGLIGIBLE_TERM = 60.0
 
 
 class LogDensity(Protocol):
-    """The interface of the distribution of ``y = ln X`` for a squared sensitivity ``X``.
-
-    An implementation must be hashable, because results are cached for it.
-    """
+    """The interface of a distribution of the log squared sensitivity; it must be hashable."""
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The range of ``y = ln X`` and the width of the peak of its density.
+        """The range and the peak width of the log squared sensitivity ``(low, high, width)``.
 
-        The value is ``(low, high, width)``:
-
-        * ``low``, ``high``: ``y`` is below ``low`` with probability 1e-20, and above ``high`` far less often.
-        * ``width``: the width of the peak. Intervals of integration have about this width.
+        The probability below ``low`` is 1e-20, and the probability above ``high`` is far smaller.
         """
         ...
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y = ln X`` at an array of points of shape ``(n,)``."""
+        """Return the density of the log squared sensitivity at an array of points."""
         ...
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Intervals ``[left, right]`` of ``y = ln X`` with the nodes of two Gauss rules.
+    """Intervals of the log squared sensitivity with the nodes of two Gauss rules.
 
-    * ``left``, ``right``, of shape ``(panels,)``: the ends of the intervals.
-    * ``x``, of shape ``(panels, nodes)``: ``X`` at the nodes, first of the fine rule, then of the check rule.
-    * ``weighted``, of the same shape: the density of ``y`` at the node times the weight of the node.
+    * ``left``, ``right``: the ends of the intervals.
+    * ``x``, of shape ``(intervals, nodes)``: squared sensitivities at the nodes, first of the fine rule, then of the
+      check rule.
+    * ``weighted``, of the same shape: the density at the node times the weight of the node.
     """
 
     left: Array
@@ -93,9 +88,9 @@ class _Nodes:
     weighted: Array
 
     def sums(self, values: Array) -> tuple[Array, Array]:
-        """Return the integral of ``values`` times the density over each interval.
+        """Return expectations over each interval by the fine rule and by the check rule.
 
-        The first result is that of the fine Gauss rule, the second that of the check rule.
+        ``values`` is the integrand without the density, at all nodes.
         """
         terms = values * self.weighted
         return terms[:, :NODES_FINE].sum(axis=1), terms[:, NODES_FINE:].sum(axis=1)
@@ -103,25 +98,19 @@ class _Nodes:
 
 @dataclass
 class _TabulatedPanels:
-    """Intervals of ``y = ln X`` (panels) that cover a squared sensitivity ``X``.
-
-    Their Gauss nodes are cached. An integral halves them if necessary.
-    """
+    """Cached Gauss nodes on intervals that cover the range of a log squared sensitivity."""
 
     dist: LogDensity
 
     @cached_property
     def grid(self) -> tuple[float, float, int]:
-        """The intervals as ``(low, width, count)``, in ``y = ln X``.
-
-        Interval ``i`` is from ``low + i width`` to ``low + (i + 1) width``.
-        """
+        """The left end of the first interval, the width of each interval, and their number."""
         low, high, width = self.dist.ends
         count = max(8, math.ceil((high - low) / width))
         return low, (high - low) / count, count
 
     def evaluate_panels(self, left: Array, right: Array) -> _Nodes:
-        """Return Gauss nodes on intervals of ``ln X`` with these ends, without caching."""
+        """Return Gauss nodes on intervals of the log squared sensitivity, without caching."""
         nodes, weights = (
             np.concatenate(x) for x in zip(gauss_nodes(NODES_FINE), gauss_nodes(NODES_CHECK), strict=True)
         )
@@ -134,10 +123,10 @@ class _TabulatedPanels:
 
     @cached_property
     def interpolants(self) -> tuple[Array, NDArray[np.bool_]]:
-        """Polynomials for log tails of ``X`` on each panel, and a mask of accurate ones.
+        """Polynomials for ``ln P(X > x)`` and ``ln E[X; X > x]``, and a mask of accurate ones.
 
-        The polynomials, of shape ``(panels, 2, nodes)``, are for ``ln P(X > x)`` and ``ln E[X; X > x]``. The highest
-        power is first. The variable is from -1 to 1 on the panel, an interval of ``ln X``.
+        ``X`` is the squared sensitivity. The polynomials have the shape ``(intervals, 2, nodes)``, highest power first.
+        Their variable runs from -1 to 1 on each interval of ``ln x``.
         """
         _, width, _ = self.grid
         weights = np.concatenate([gauss_nodes(NODES_FINE)[1], gauss_nodes(NODES_CHECK)[1]])
@@ -171,9 +160,10 @@ class _TabulatedPanels:
 
     @cached_property
     def base(self) -> _Nodes:
-        """The Gauss nodes of the intervals of ``ln X`` before any halving.
+        """The Gauss nodes of the intervals before any halving.
 
-        Raises :class:`ConvergenceError` if their mass is not 1.
+        Raises:
+            ConvergenceError: The mass of the distribution is not 1.
         """
         low, width, count = self.grid
         left = np.asarray(low + width * np.arange(count), dtype=np.float64)
@@ -188,18 +178,13 @@ class _TabulatedPanels:
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
-        """``P(X > edge)`` and ``E[X; X > edge]`` at the edges of the cached intervals.
-
-        The last entry of both arrays, for the right end, is set to 0.
-        """
+        """``P(X > edge)`` and ``E[X; X > edge]`` at the ends of the cached intervals."""
         mass, moment = (self.base.sums(v)[0] for v in (np.ones_like(self.base.x), self.base.x))
+        # Both are set to 0 at the last end.
         return tuple(np.append(np.cumsum(v[::-1])[::-1], 0.0) for v in (mass, moment))  # pyright: ignore
 
     def tails(self, x: float) -> tuple[float, float]:
-        """Return ``P(X > x)`` and ``E[X; X > x]`` for the squared sensitivity ``X``.
-
-        The second is not divided by the first.
-        """
+        """Return ``P(X > x)`` and ``E[X; X > x]`` for the squared sensitivity ``X``."""
         low, width, count = self.grid
         place = (math.log(x) - low) / width if x > 0.0 else -1.0
         mass, moment = self.above
@@ -219,9 +204,9 @@ class _TabulatedPanels:
         return float(mass[after]) + more[0], float(moment[after]) + more[1]
 
     def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
-        """Return ``E[h_eps(scale X); X <= up_to]`` and an estimate of its relative error.
+        """Return the mean Gaussian delta at the squared sensitivity ``scale * X``, and its error.
 
-        ``h_eps`` is the Gaussian delta as a function of the squared sensitivity.
+        The error is relative and estimated. Values of ``X`` above ``up_to`` count as 0.
         """
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
@@ -233,9 +218,9 @@ class _TabulatedPanels:
         return value, error / value if value > 0.0 else 0.0
 
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
-        """Return ``E[h_eps(scale X)]`` over some intervals, and its absolute error.
+        """Return the part of the mean Gaussian delta over some intervals, and its absolute error.
 
-        ``h_eps`` is the Gaussian delta as a function of the squared sensitivity.
+        The squared sensitivity is ``scale`` times that of ``piece``.
         """
         value = error = 0.0
         for level in range(MOST_LEVELS + 1):
@@ -262,10 +247,7 @@ class _TabulatedPanels:
         raise AssertionError
 
     def bins(self, count: int) -> "Bins":
-        """Return the distribution of ``X`` in about ``count`` bins.
-
-        Masses are raised by the relative error :data:`DENSITY_MARGIN`.
-        """
+        """Return the distribution of the squared sensitivity in about ``count`` bins."""
         from privproj.distributions.binned import LEAST_DIVIDED_MASS, Bins
 
         low, width, panels = self.grid
@@ -285,55 +267,53 @@ class _TabulatedPanels:
         edges = np.concatenate([[0.0], edges, [2.0 * edges[-1] * math.exp(width)]])
         mean = np.divide(moments, masses, out=edges[1:].copy(), where=masses > LEAST_DIVIDED_MASS)
         mean = np.clip(mean, edges[:-1], edges[1:])
+        # Masses are raised by the relative error of the density.
         return Bins(edges, masses * (1.0 + DENSITY_MARGIN), mean, unbounded=True)
 
 
 @dataclass(frozen=True)
 class TabulatedSensitivity:
-    """A squared sensitivity ``scale * X`` whose density has no closed form.
+    """A squared sensitivity whose density has no closed form.
 
-    It implements :class:`privproj.distributions.squared_sensitivity.SensitivityDistribution`.
-
-    * ``dist``: the distribution of ``ln X``.
-    * ``scale``: the factor of ``X`` that makes it a squared sensitivity over the noise variance.
-
-    Tails below ``e^-660`` are not resolved, because doubles underflow near ``e^-708``.
+    * ``dist``: the distribution of the log squared sensitivity before scaling.
+    * ``scale``: the factor that makes it a squared sensitivity over the noise variance.
     """
 
     dist: LogDensity
     scale: float
+    # Doubles underflow near e^-708.
     least_tail: ClassVar[float] = -660.0
 
     @property
     def panels(self) -> _TabulatedPanels:
-        """The cached intervals of ``ln X`` for integration, without the factor ``scale``."""
+        """The cached intervals for integration over the squared sensitivity before scaling."""
         return panels_of(self.dist)
 
     @property
     def mean(self) -> float:
-        """The mean of the squared sensitivity ``scale * X``."""
+        """The mean of the squared sensitivity."""
         return self.scale * float(self.panels.above[1][0])
 
     @property
     def supremum(self) -> float:
-        """The supremum ``inf``, because the squared sensitivity is unbounded."""
+        """The supremum ``inf``: the squared sensitivity is unbounded."""
         return math.inf
 
     def log_tail(self, x: float) -> float:
-        """Return ``ln P(scale X > x)``, or ``-inf`` above the tabulated range of ``X``."""
+        """Return ``ln P(X > x)`` for the squared sensitivity ``X``, ``-inf`` above the table."""
         tail = self.panels.tails(x / self.scale)[0]
         return math.log(min(tail, 1.0)) if tail > 0.0 else -math.inf
 
     def mean_above(self, x: float) -> float:
-        """Return ``E[scale X | scale X > x]``, or ``x`` above the range of the table."""
+        """Return ``E[X | X > x]`` for the squared sensitivity ``X``, or ``x`` above the table."""
         mass, moment = self.panels.tails(x / self.scale)
         return max(x, self.scale * moment / mass) if mass > 0.0 else x
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return bounds of ``ln E[h_eps(scale X); scale X <= up_to]``.
+        """Return bounds of the log of the mean Gaussian delta over the squared sensitivity (C4).
 
-        ``h_eps`` is the Gaussian delta as a function of the squared sensitivity (C4). If the expectation is below
-        :data:`SMALLEST_RESOLVED_DELTA`, the upper bound is the log of that number and the lower bound is ``-inf``.
+        Squared sensitivities above ``up_to`` count as 0. The upper bound is at least the log of
+        :data:`SMALLEST_RESOLVED_DELTA`.
         """
         value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
         if value < SMALLEST_RESOLVED_DELTA:
@@ -341,10 +321,7 @@ class TabulatedSensitivity:
         return widen_outward(math.log(value), error + DENSITY_MARGIN, 4.0 * abs(math.log(value)) + 40.0)
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution of the squared sensitivity in bins, for composition.
-
-        ``finer`` is a factor for the default number of bins.
-        """
+        """Return the distribution in bins; ``finer`` multiplies their default number."""
         from privproj.distributions.binned import Bins
 
         unit = _bins_of(self.dist, finer * PANEL_BINS)
@@ -361,7 +338,7 @@ def _horner(coefficients: list[float], t: float) -> float:
 def _lagrange(places: Array) -> Array:
     """Return Lagrange weights for interpolation from the nodes of the fine Gauss rule.
 
-    ``places`` are points of an interval, as fractions from 0 to 1. The weights are in a new last axis.
+    ``places`` are points from 0 to 1 on the interval of the rule. The weights have one more axis, the last.
     """
     nodes = gauss_nodes(NODES_FINE)[0]
     gaps = places[..., None] - nodes
@@ -372,11 +349,9 @@ def _lagrange(places: Array) -> Array:
 
 
 def terms_that_matter(scanned: Array, count: int) -> slice:
-    """Return the range of the terms of a sum that are not negligible in some row.
+    """Return the range of the terms that are not negligible in a sum for any row.
 
-    Args:
-        scanned: The logs of every :data:`SCAN_STRIDE`-th term, for each row.
-        count: The number of terms.
+    ``scanned`` has the logs of every :data:`SCAN_STRIDE`-th of ``count`` terms, for each row.
     """
     near = (scanned > scanned.max(axis=1, keepdims=True) - LOG_NEGLIGIBLE_TERM).any(axis=0).nonzero()[0]
     first, last = (int(near[0]), int(near[-1])) if len(near) else (0, count)
@@ -391,7 +366,7 @@ def log_sum_exp(logs: Array) -> float:
 
 @lru_cache(maxsize=64)
 def panels_of(dist: LogDensity) -> _TabulatedPanels:
-    """Return the cached integration intervals and nodes of a distribution."""
+    """Return the cached intervals for integration over a log squared sensitivity."""
     return _TabulatedPanels(dist)
 
 

@@ -1,12 +1,12 @@
 """The profile of the vector Wishart mechanism, by Gauss rules with a proved error.
 
-The mechanism releases a unit vector times a Wishart matrix. The profile of two unit vectors with the misalignment ``m``
-(one minus their cosine) is ``delta(eps) = P(A <= 0) + int f(A) g(A) dA``. ``f`` is the density of ``A = 1 - m + s T``
-with ``s = sqrt(m (2 - m)/r)``, where ``T`` has Student's distribution with ``r`` degrees of freedom (C9). ``g`` is the
-hockey-stick divergence given ``A``, called *gain*. It depends on a threshold ``U1`` or ``U2``
-(:mod:`privproj.distributions.wishart_loss`), and increases with the distance from ``A = 1`` on both sides. The integral
-has three parts: below ``A = 1`` where ``U2`` is positive, below ``A = 1`` where ``U2`` is not positive (there ``g`` is
-``1 - e^eps A^(r-1)``), and above ``A = 1``.
+The mechanism releases a unit vector times a Wishart matrix. Let two unit vectors have the misalignment ``m`` (one minus
+their cosine). Then ``delta(eps) = P(A <= 0) + int f(A) g(A) dA``. The *alignment ratio* ``A = 1 - m + s T`` has the
+density ``f``, where ``s = sqrt(m (2 - m)/r)``, and ``T`` has Student's distribution with ``r`` degrees of freedom (C9).
+The *gain* ``g`` is the hockey-stick divergence given ``A``. It depends on a threshold ``U1`` or ``U2`` of a Gamma
+variable (:mod:`privproj.distributions.wishart_loss`), and increases with the distance from ``A = 1`` on both sides. The
+integral has three parts: below ``A = 1`` where ``U2`` is positive, below ``A = 1`` where ``U2`` is not positive (there
+``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
 
 On each panel the integral is at least the width times the least ``f`` and ``g``, and at most the width times the
 largest ``f`` and ``g``. The error of a Gauss rule with ``n`` nodes is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths,
@@ -79,10 +79,8 @@ LEAST_DIVISOR = 1e-300
 
 
 def log_gamma_ratio(r: float) -> float:
-    """Return ``ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``.
-
-    It is the log of the density at 0 of Student's distribution with ``r`` degrees of freedom, times ``sqrt(r)`` (C9).
-    """
+    """Return ``ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``."""
+    # This is the log density at 0 of Student's distribution with r degrees of freedom, times sqrt(r) (C9).
     # With z = r/2 and R the remainder of Stirling's formula it is
     # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2, without cancellation of large terms.
     z = 0.5 * r
@@ -97,10 +95,9 @@ def log_gamma_ratio(r: float) -> float:
 
 
 def log_infinite(rank: int, misalignment: float) -> float:
-    """Return the log probability that the privacy loss is infinite.
+    """Return the log probability of an infinite privacy loss of the vector Wishart mechanism.
 
-    The mechanism releases ``y = M v`` for a Wishart matrix ``M``. With the unit vectors ``v`` and ``v'`` of two
-    neighboring datasets, the loss is infinite if ``v'.y <= 0``.
+    ``misalignment`` is one minus the cosine of the vectors of neighboring datasets.
     """
     # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
     # and one minus that beyond (C9)
@@ -110,10 +107,7 @@ def log_infinite(rank: int, misalignment: float) -> float:
 
 
 def _add_logs(logs: Array, index: Index, more: Array) -> Array:
-    """Return the logs of sums after adding the numbers ``e^more``.
-
-    The number ``i`` of ``more`` is added to the sum ``index[i]``.
-    """
+    """Return logs of sums after adding the number ``e^more[i]`` to the sum ``index[i]``."""
     top = logs.copy()
     np.maximum.at(top, index, more)
     top = np.where(np.isfinite(top), top, 0.0)
@@ -124,8 +118,9 @@ def _add_logs(logs: Array, index: Index, more: Array) -> Array:
 class _LogSums:
     """Logs of three sums over panels of integration, for each epsilon.
 
-    The sums are the integral of ``f g``, its error, and the integral of ``f g`` times the steepness of ``ln g``. ``f``
-    is a density and ``g`` a hockey-stick divergence. The steepness measures the effect of rounding.
+    * ``total``: the integral.
+    * ``missed``: its error.
+    * ``leaning``: the integral of the integrand times its steepness, the estimated effect of rounding.
     """
 
     total: Array
@@ -139,7 +134,7 @@ class _LogSums:
             index: The number of the epsilon of each panel.
             value: The log of the integral over each panel.
             error: The log of the error of each panel.
-            steep: The mean steepness of each panel.
+            steep: The mean steepness of each panel; None adds nothing.
         """
         leaning = (
             self.leaning if steep is None else _add_logs(self.leaning, index, value + np.log(steep + LEAST_DIVISOR))
@@ -159,17 +154,15 @@ def _bernoulli_less_one(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class _IntegralPanels:
-    """Intervals (panels) of an integral over ``A``, each for one epsilon.
-
-    ``A`` is a random variable in the privacy loss (:class:`WishartIntegral`). All four arrays have one entry for each
-    panel.
+    """Intervals (panels) for integration over the alignment ratio, each for one epsilon.
 
     * ``index``: the number of the epsilon.
     * ``kind``: the part of the integral, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
-    * ``low``, ``high``: the ends, as ``1 - A`` below ``A = 1`` and as ``A - e^(eps/a)`` above, with the constant ``a``
-      of the privacy loss.
+    * ``low``, ``high``: the ends, as distances from 1 below a ratio of 1. Above, they are distances from the ratio at
+      which the Gamma threshold is 0.
     """
 
+    # The distances are 1 - A below A = 1 and A - e^(eps/a) above (module docstring of wishart_loss).
     index: Index
     kind: NDArray[np.int8]
     low: Array
@@ -193,15 +186,13 @@ class _IntegralPanels:
 
 @dataclass(frozen=True)
 class _ThresholdBox:
-    """Bounds of ``x/(e^x - 1)`` and ``1/(e^x - 1)`` on complex rectangles (C20).
+    """Bounds of ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` on complex rectangles (C20).
 
-    Call the functions ``B`` and ``N``. A rectangle is ``x1 <= Re x <= x2, |Im x| <= turn <= 1``.
+    A rectangle is ``x1 <= Re x <= x2, |Im x| <= turn <= 1``.
 
     * ``b1``, ``b2``, ``n1``, ``n2``: ``B`` and ``N`` at ``x1`` and ``x2``; both decrease on the real line.
     * ``bend``, ``n_bend``: ``|Re B - B(Re x)| <= bend`` and ``Re N >= N(Re x) - n_bend``.
     * ``b_aside``, ``n_aside``: bounds of ``|Im B|`` and ``|Im N|``.
-
-    Each array has one entry for each rectangle.
     """
 
     x1: Array
@@ -218,7 +209,7 @@ class _ThresholdBox:
 
     @staticmethod
     def around(x1: Array, x2: Array, turn: Array) -> "_ThresholdBox":
-        """Return the bounds on these rectangles, rounded outward by a relative 1e-12."""
+        """Return the bounds on these rectangles, rounded outward."""
         # N = 1/rise, |N'| = (1 + rise)/rise^2, N'' = (1 + rise)(2 + rise)/rise^3, largest at x1
         # bend = turn^2 min(0.28, |N'| + |x| N''/2), b_aside = turn min(1/2, N + |x| |N'|) (C20)
         rise = np.expm1(np.minimum(x1, 200.0))
@@ -238,13 +229,13 @@ class _ThresholdBox:
 class WishartIntegral:
     """The privacy profile of the vector Wishart mechanism for a pair of unit vectors.
 
-    The profile is an integral over ``A = v'.y / v.y`` for the release ``y`` and the vectors ``v`` and ``v'`` of two
-    neighboring datasets. The integrand is the density ``f`` of ``A`` times the *gain* ``g``, the hockey-stick
-    divergence given ``A``. The gain depends on a threshold ``U1`` or ``U2`` of ``U ~ Gamma(k)``
+    The profile is an integral over the *alignment ratio* ``A = v'.y / v.y`` of the release ``y`` and the vectors ``v``
+    and ``v'`` of two neighboring datasets. The integrand is the density of ``A`` times the hockey-stick divergence
+    given ``A``. The divergence depends on a threshold ``U1`` or ``U2`` of ``U ~ Gamma(k)``
     (:mod:`privproj.distributions.wishart_loss`).
 
-    * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r``, and ``m``, which is one minus the cosine of the vectors.
-    * ``eps``: the epsilons, at least 0, of shape ``(e,)``.
+    * ``misalignment``: one minus the cosine of ``v`` and ``v'``.
+    * ``eps``: the epsilons, at least 0.
     * ``share``: the relative error that a panel may add to one value without being halved.
 
     In the methods, ``index`` and ``kind`` are the epsilon and the part of the integral (:class:`_IntegralPanels`).
@@ -265,83 +256,65 @@ class WishartIntegral:
 
     @cached_property
     def gain(self) -> GammaGain:
-        """Tables for hockey-stick expectations of ``U ~ Gamma(k)``, with a proved error."""
+        """Tables for hockey-stick expectations of a Gamma variable, with a proved error."""
         return gamma_gain(self.k)
 
     @property
     def k(self) -> float:
-        """The shape ``(r + d - 1)/2`` of the Gamma variable in the privacy loss.
-
-        ``r`` is the rank, and ``d`` is the dimension.
-        """
+        """The shape ``(r + d - 1)/2`` of the Gamma variable, for the rank ``r`` and the dimension ``d``."""
         return 0.5 * (self.rank + self.dim - 1.0)
 
     @property
     def a(self) -> float:
-        """The factor ``a = (d + 1 - r)/2`` in the privacy loss ``a ln A + U (1/A - 1)``.
+        """The factor ``(d + 1 - r)/2`` of the log alignment ratio in the privacy loss.
 
-        ``r`` is the rank, and ``d`` is the dimension.
+        ``d`` is the dimension, and ``r`` is the rank.
         """
         return 0.5 * (self.dim + 1.0 - self.rank)
 
     @cached_property
     def unit(self) -> float:
-        """The scale ``sqrt(m (2 - m))`` for the misalignment ``m``.
-
-        ``A`` is ``1 - m`` plus this scale times Student's variable over the root of the rank.
-        """
+        """The sine ``sqrt(m (2 - m))`` of the angle of two vectors with the misalignment ``m``."""
         return math.sqrt(self.misalignment * (2.0 - self.misalignment))
 
     @cached_property
     def kink(self) -> Array:
-        """The value ``eps/|a|`` for each epsilon, with the factor :attr:`a`.
-
-        At ``|ln A| = eps/|a|`` a threshold of the Gamma variable in the privacy loss is 0.
-        """
+        """The absolute log alignment ratio at which the threshold of the Gamma variable is 0."""
         return self.eps / max(abs(self.a), LEAST_DIVISOR)
 
     @cached_property
     def turn(self) -> Array:
-        """The value of ``1 - A`` below which the threshold ``U2`` is positive.
+        """The largest ``1 - A`` with a positive threshold of the Gamma variable.
 
-        ``U2`` is a threshold of the Gamma variable in the privacy loss. The value is ``1 - e^(-eps/|a|)`` with the
-        factor :attr:`a`, or 1 if ``U2`` is positive down to ``A = 0``.
+        ``A`` is the alignment ratio (:class:`WishartIntegral`).
         """
         if self.a < 0.0:
             return -np.expm1(-self.kink)
+        # The threshold is positive down to A = 0, or nowhere.
         return np.where((self.a > 0.0) | (self.eps > 0.0), 1.0, 0.0)
 
     @cached_property
     def log_density_front(self) -> float:
-        """The log of the largest value of the density of ``A = v'.y / v.y``.
-
-        ``v`` and ``v'`` are the vectors of neighboring datasets, and ``y`` is the release.
-        """
+        """The log of the largest value of the density of the alignment ratio."""
         return self.log_front + 0.5 * math.log(self.rank) - float(np.log(self.unit))
 
     # --- the integrand --------------------------------------------------------------------------
 
     def offset(self, kind: Kinds, index: Index, place: Array) -> Array:
-        """Return ``A - 1`` at these places.
-
-        A place is ``1 - A`` below ``A = 1``, and ``A - e^(eps/a)`` above, with the factor :attr:`a`.
-        """
+        """Return the alignment ratios minus 1 that ``place`` states (:class:`WishartIntegral`)."""
         return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink, 600.0))[index] + place, -place)
 
     def log_density(self, offset: Array) -> Array:
-        """Return the log density of ``A = v'.y / v.y`` at ``1 + offset``.
-
-        ``v`` and ``v'`` are the vectors of neighboring datasets, and ``y`` is the release.
-        """
+        """Return the log density of the alignment ratio at ``1 + offset``."""
         # f(A) = c_r/(sqrt(r) s) (1 + t^2)^(-(r+1)/2), t = (A - 1 + m)/(s sqrt(r)) (C9)
         t = (offset + self.misalignment) / self.unit
         return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
 
     def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the log of the hockey-stick divergence given ``A``, and its steepness.
+        """Return the log hockey-stick divergence given the alignment ratio, and its steepness.
 
-        ``place`` states ``A`` (:class:`WishartIntegral`). The steepness is the factor by which a relative rounding
-        error of the threshold changes the log.
+        The steepness is the factor by which a relative rounding error of the Gamma threshold changes the log
+        (estimated).
         """
         logs, steep = np.empty_like(place), np.empty_like(place)
         for part in np.unique(kind):
@@ -350,10 +323,10 @@ class WishartIntegral:
         return logs, steep
 
     def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
-        """Return ``ln(U2/k)``, ``x = -ln A`` and the size of the terms of ``U2``.
+        """Return ``ln(U2/k)``, ``x = -ln A`` and the size of the terms of the threshold ``U2``.
 
-        ``U2 = (a x + eps)/(e^x - 1)`` is a threshold of ``U ~ Gamma(k)`` in the privacy loss. ``place`` is ``1 - A``,
-        from 0 to 1. The size is the sum of the absolute values of the terms.
+        ``U2`` is for alignment ratios ``A < 1``, and ``place`` is ``1 - A``. The size is the sum of the absolute values
+        of the terms.
         """
         k, a, eps = self.k, self.a, self.eps[index]
         x = -np.log1p(-place)
@@ -364,10 +337,10 @@ class WishartIntegral:
         return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
 
     def threshold_above(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
-        """Return ``ln(U1/k)``, ``x = ln A`` and the size of the terms of ``U1``.
+        """Return ``ln(U1/k)``, ``x = ln A`` and the size of the terms of the threshold ``U1``.
 
-        ``U1 = (a x - eps)/(1 - e^-x)`` is a threshold of ``U ~ Gamma(k)`` in the privacy loss. ``place`` is
-        ``A - e^(eps/a)``, above 0. The size is the sum of the absolute values of the terms.
+        ``U1`` is for alignment ratios ``A > 1``, and ``place`` is ``A - e^(eps/a)``. The size is the sum of the
+        absolute values of the terms.
         """
         k, a, eps, kink = self.k, self.a, self.eps[index], self.kink[index]
         # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
@@ -383,9 +356,9 @@ class WishartIntegral:
         return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
 
     def below(self, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the results of :meth:`log_gain` below ``A = 1``, where ``U2 > 0``.
+        """Return :meth:`log_gain` for alignment ratios below 1 and positive thresholds.
 
-        ``U2`` is a threshold of the Gamma variable in the privacy loss. ``place`` is ``1 - A``.
+        ``place`` is one minus the alignment ratio.
         """
         inside = (place > 0.0) & (place < 1.0)
         w, x, terms = self.threshold_below(index, np.where(inside, place, 0.5))
@@ -394,18 +367,18 @@ class WishartIntegral:
         return np.where(inside, log_g, np.where(place > 0.0, 0.0, -np.inf)), self.steepness(w, terms, 1.0)
 
     def certain(self, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the results of :meth:`log_gain` below ``A = 1``, where ``U2 <= 0``.
+        """Return :meth:`log_gain` for alignment ratios below 1 and thresholds of at most 0.
 
-        ``U2`` is a threshold of the Gamma variable in the privacy loss. The divergence is ``1 - e^eps A^(r-1)``.
+        ``place`` is one minus the alignment ratio.
         """
         # 1 - e^eps A^(r-1) (C9), A = 1 - place
         exponent = self.eps[index] + (self.rank - 1.0) * np.log1p(-np.minimum(place, 1.0))
         return np.log(-np.expm1(np.minimum(exponent, 0.0))), np.full_like(place, 4.0)
 
     def above(self, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the results of :meth:`log_gain` above ``A = 1``, where ``U1 > 0``.
+        """Return :meth:`log_gain` for alignment ratios above 1 and positive thresholds.
 
-        ``U1`` is a threshold of the Gamma variable in the privacy loss. ``place`` is ``A - e^(eps/a)``.
+        ``place`` is the distance from the alignment ratio at which the threshold is 0.
         """
         w, x, terms = self.threshold_above(index, np.maximum(place, 0.0))
         inside = place > 0.0
@@ -415,14 +388,14 @@ class WishartIntegral:
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
         """Return the estimated effect of rounding on a log hockey-stick divergence.
 
-        The divergence ``g`` depends on a threshold ``k e^w`` of ``U ~ Gamma(k)``. The result is ``terms |d ln g/d U|``
-        at the threshold. It is not proved to be an upper bound (C20, "The sum").
+        It is not proved to be an upper bound (C20, "The sum").
 
         Args:
-            w: The log of the threshold over ``k``.
+            w: The log of the Gamma threshold over ``k``.
             terms: The sum of the absolute values of the terms of the threshold.
-            sign: 1 for ``A < 1``, -1 for ``A > 1``.
+            sign: 1 for alignment ratios below 1, -1 above.
         """
+        # The result is terms |d ln g/d U| at the threshold U.
         # k |d ln g/d U| is about sqrt(k) + k |e^w - 1| in the tail, and min(sqrt(k), 1/|e^w - 1|) elsewhere.
         k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
         bulk = np.minimum(math.sqrt(k), 1.0 / np.maximum(away, 1e-300))
@@ -431,10 +404,10 @@ class WishartIntegral:
     # --- bounds on a panel ----------------------------------------------------------------------
 
     def log_most_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return the log of an upper bound of the hockey-stick divergence given ``A``.
+        """Return the log of an upper bound of the hockey-stick divergence, without tables (C20).
 
-        The bound uses no table (C20, "The sum"). The second result is the distance of the threshold from the mean of
-        the Gamma variable, in standard deviations, limited to :data:`STEP_DEVIATIONS`.
+        The second result is the distance of the threshold from the mean of the Gamma variable, in standard deviations,
+        limited to :data:`STEP_DEVIATIONS`.
         """
         k, most, step = self.k, np.empty_like(place), np.zeros_like(place)
         for part in np.unique(kind):
@@ -450,7 +423,7 @@ class WishartIntegral:
         return np.minimum(most, 0.0), step
 
     def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return logs of the least and the largest density of ``A`` on each panel ``p``."""
+        """Return logs of the least and the largest density of the alignment ratio on each panel."""
         # f is unimodal, with its peak at A = 1 - m.
         far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
         m, at_near, at_far = self.misalignment, self.log_density(near), self.log_density(far)
@@ -458,10 +431,7 @@ class WishartIntegral:
         return np.minimum(at_near, at_far), most
 
     def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return logs of a lower and an upper bound of the integral over each panel ``p``.
-
-        They are the width of the panel times the least or the largest values of both factors of the integrand.
-        """
+        """Return logs of a lower and an upper bound of the integral over each panel."""
         # width min(f) g(low) <= integral <= width max(f) g(high), with 1e-9 for rounding (C20, the sum)
         least, most = self.log_most_density(p)
         low, high = (self.log_gain(p.kind, p.index, place)[0] for place in (p.low, p.high))
@@ -471,7 +441,7 @@ class WishartIntegral:
     def gauss(self, p: _IntegralPanels) -> tuple[Array, Array]:
         """Return the log integral over each panel by a Gauss rule, and the mean steepness.
 
-        The steepness is that of the integrand (:meth:`log_gain`).
+        The steepness is that of :meth:`log_gain`.
         """
         nodes, weights = gauss_nodes(PANEL_NODES)
         width = (p.high - p.low)[:, None]
@@ -487,7 +457,7 @@ class WishartIntegral:
         return peak + np.log(total), leaning
 
     def log_error(self, p: _IntegralPanels, enough: Array) -> Array:
-        """Return the log of the proved error of the Gauss rule on each panel ``p``.
+        """Return the log of the proved error of the Gauss rule on each panel.
 
         The result is the least bound that is found, or any bound of at most ``enough``.
         """
@@ -508,10 +478,9 @@ class WishartIntegral:
         return best
 
     def log_size(self, p: _IntegralPanels, ellipse: float) -> Array:
-        """Return the log of a bound of the modulus of the integrand around a panel.
+        """Return the log of a bound of the modulus of the integrand on a complex ellipse.
 
-        The bound holds on an ``ellipse`` around the panel ``p`` in the complex plane. It is ``inf`` if no bound is
-        known.
+        ``ellipse`` is the size parameter of an ellipse around each panel. The result is ``inf`` if no bound is known.
         """
         half = 0.5 * (p.high - p.low)
         # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
@@ -524,9 +493,10 @@ class WishartIntegral:
         return self.log_density_size(center, wide, tall) + log_g
 
     def log_density_size(self, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of the density of ``A`` on a complex rectangle (C20).
+        """Return the log of a bound of the density of the alignment ratio on a rectangle (C20).
 
-        The rectangle is in the complex plane, with its ``center`` at ``A - 1`` and the half axes ``wide`` and ``tall``.
+        The rectangle is complex. Its ``center`` is an alignment ratio minus 1, and its half axes are ``wide`` and
+        ``tall``.
         """
         t = np.maximum(np.abs(center + self.misalignment) - wide, 0.0) / self.unit
         v2 = np.clip(1.0 - t * t, 0.0, (tall / self.unit) ** 2)
@@ -535,10 +505,10 @@ class WishartIntegral:
         return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
 
     def below_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of the hockey-stick divergence given ``A < 1`` (C20).
+        """Return the log of a bound of the hockey-stick divergence on a rectangle below 1 (C20).
 
-        It bounds the modulus on a rectangle in the complex plane, with its ``center`` at ``A - 1`` and the half axes
-        ``wide`` and ``tall``. The bound is ``inf`` if none is known.
+        The rectangle of complex alignment ratios is that of :meth:`log_density_size`. The result is ``inf`` if no bound
+        is known.
         """
         least, most = 1.0 + center - wide, -center - wide
         valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
@@ -561,15 +531,13 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
-        """Return the log of a bound of the hockey-stick divergence given ``A < 1``.
-
-        For a divergence near 1 the bound is smaller than that of :meth:`below_size`.
+        """Return a bound as :meth:`below_size`, which is smaller for divergences near 1.
 
         Args:
             eps: Epsilon in nats, for each panel.
-            box: Bounds of the functions in the threshold ``U2`` on a complex rectangle.
-            real: Lower bounds of the real part of ``U2``.
-            imaginary: Upper bounds of the modulus of the imaginary part of ``U2``.
+            box: Bounds of the functions in the Gamma threshold on a complex rectangle.
+            real: Lower bounds of the real part of the threshold.
+            imaginary: Upper bounds of the modulus of its imaginary part.
         """
         # 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|, z below k, z e^x = a (x + B) + eps (1 + N) above (C20, C21)
         size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
@@ -609,18 +577,18 @@ class WishartIntegral:
         return np.minimum(tail, np.log(excess)) + 1e-6
 
     def certain_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of ``1 + e^eps |A|^(r-1)``, which bounds ``|1 - e^eps A^(r-1)|``.
+        """Return the log of a bound of the divergence if the Gamma threshold is at most 0.
 
-        It holds on a rectangle in the complex plane, with its ``center`` at ``A - 1`` and the half axes ``wide`` and
-        ``tall``.
+        The rectangle of complex alignment ratios is that of :meth:`log_density_size`.
         """
+        # |1 - e^eps A^(r-1)| <= 1 + e^eps |A|^(r-1)
         return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + center + wide, tall)))
 
     def above_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of the hockey-stick divergence given ``A > 1`` (C20).
+        """Return the log of a bound of the hockey-stick divergence on a rectangle above 1 (C20).
 
-        It bounds the modulus on a rectangle in the complex plane, with its ``center`` at ``A - 1`` and the half axes
-        ``wide`` and ``tall``. The bound is ``inf`` if none is known.
+        The rectangle of complex alignment ratios is that of :meth:`log_density_size`. The result is ``inf`` if no bound
+        is known.
         """
         least, most = center - wide, np.hypot(1.0 + center + wide, tall)
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
@@ -640,13 +608,11 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
-        """Return the log of a bound of the hockey-stick divergence given ``A > 1``.
-
-        For a divergence near 1 the bound is smaller than that of :meth:`above_size`.
+        """Return a bound as :meth:`above_size`, which is smaller for divergences near 1.
 
         Args:
             eps: Epsilon in nats, for each panel.
-            box: Bounds of the functions in the threshold ``z = U1`` on a complex rectangle.
+            box: Bounds of the functions in the Gamma threshold ``z`` on a complex rectangle.
             real: Lower bounds of the real part of ``z``.
             excess: Upper bounds of ``|z| - Re z``.
         """
@@ -661,12 +627,10 @@ class WishartIntegral:
     # --- panels ---------------------------------------------------------------------------------
 
     def pieces(self) -> _IntegralPanels:
-        """Return narrow intervals of integration that cover ``0 < A < e^45``.
-
-        They are narrowest near ``A = 1``, near ``A = 0``, and where a threshold is 0.
-        """
+        """Return narrow intervals that cover the alignment ratios from 0 to ``e^45``."""
         m, spread = self.misalignment, self.unit / math.sqrt(self.rank)
         kink, turn = self.kink[:, None], self.turn[:, None]
+        # They are narrowest near A = 1, near A = 0, and where a threshold is 0.
         # pieces that grow from A = 1 towards A = 0
         growing = np.minimum(FIRST_PLACE * min(spread, 1.0) * PLACE_GROWTH ** np.arange(44), 0.5)
         towards_zero = 1.0 - 0.5 ** np.arange(1.0, 41.0)
@@ -695,8 +659,7 @@ class WishartIntegral:
     def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
         """Return the intervals between ``edges`` as ``(index, kind, low, high)``.
 
-        There is a row of edges for each epsilon. Below ``A = 1`` only the intervals on one side of ``turn`` are
-        returned. ``kind``, the part of the integral, determines the side.
+        ``edges`` has one row for each epsilon. Below an alignment ratio of 1, ``kind`` selects the side of ``turn``.
         """
         edges = np.sort(edges, axis=1)
         low, high = edges[:, :-1], edges[:, 1:]
@@ -707,13 +670,10 @@ class WishartIntegral:
         return index, np.full(len(index), kind, np.int8), low[chosen], high[chosen]
 
     def first_panels(self, pieces: _IntegralPanels, most: Array) -> tuple[_IntegralPanels, NDArray[np.bool_]]:
-        """Return intervals for the Gauss rule, and a mask of the ``pieces`` they cover.
+        """Return intervals for the Gauss rule, and a mask of the ``pieces`` that they cover.
 
-        Any choice of intervals gives a valid result.
-
-        Args:
-            pieces: Narrow intervals that cover the range of the integral.
-            most: Upper bounds of the logs of the integrals over the pieces.
+        ``most`` has upper bounds of the logs of the integrals over the pieces. Any choice of intervals gives a valid
+        result.
         """
         top = np.full(len(self.eps), -np.inf)
         np.maximum.at(top, pieces.index, most)
@@ -754,7 +714,7 @@ class WishartIntegral:
         return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), covered
 
     def log_beyond(self) -> float:
-        """Return the log of a bound of ``P(ln A > 45)``, beyond the range of integration."""
+        """Return the log of a bound of the probability beyond the range of integration."""
         # ln A > 45 iff T > (e^45 - 1 + m)/s >= t. As f decreases like a power, P(T > t) is at most
         # front int_t^inf (u^2/r)^-(r+1)/2 du = front r^((r+1)/2) t^-r / r.
         r = float(self.rank)
@@ -766,12 +726,11 @@ class WishartIntegral:
 
         Returns:
             * ``ln delta``;
-            * the proved part of the relative error of delta, from panels and Gauss rules;
-            * an estimate of the factor by which a relative rounding error of a threshold changes ``ln delta``.
+            * the proved relative error of delta, from panels and Gauss rules;
+            * the estimated factor by which a relative rounding error of a threshold changes ``ln delta``.
 
         Raises:
-            ConvergenceError: The error is too large after :data:`MOST_HALVINGS` halvings of the intervals of
-                integration.
+            ConvergenceError: The error is too large after :data:`MOST_HALVINGS` halvings.
         """
         infinite = log_infinite(self.rank, self.misalignment)
         sums = _LogSums(*(np.full_like(self.eps, log) for log in (infinite, self.log_beyond(), -np.inf)))

@@ -1,9 +1,9 @@
 """The exact privacy profile of the vector Wishart mechanism, which adds no noise.
 
-The mechanism releases ``y = M v`` for a vector ``v`` and a Wishart matrix ``M ~ W_d(I/r, r)``. For unit vectors
-``v, v'`` with misalignment ``m = 1 - v.v'`` the privacy loss is a function of two independent variables (C9; arXiv
-2601.21719, proof of Theorem 1). With ``rho = v.v'``, ``A = v'.y / v.y``, ``U ~ Gamma(k)``, ``k = (r + d - 1)/2`` and
-``a = (d + 1 - r)/2`` the loss is
+The mechanism releases ``y = M v`` for a vector ``v`` and a Wishart matrix ``M ~ W_d(I/r, r)``. For unit vectors ``v,
+v'`` with misalignment ``m = 1 - v.v'`` the privacy loss is a function of two independent variables (C9; arXiv
+2601.21719, proof of Theorem 1). With ``rho = v.v'``, the *alignment ratio* ``A = v'.y / v.y``, ``U ~ Gamma(k)``, ``k =
+(r + d - 1)/2`` and ``a = (d + 1 - r)/2`` the loss is
 
     L = a ln A + U (1/A - 1),  infinite for A <= 0;  A = rho + sqrt(1 - rho^2) T / sqrt(r),  T ~ Student t_r.
 
@@ -53,11 +53,8 @@ GUESS_POINTS = 5  # values of the profile that are interpolated for a guess
 
 
 def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) -> Array | float:
-    """Return an estimate of ``|d ln delta/d ln m|`` for the misalignment ``m``.
-
-    ``delta`` is that of the vector Wishart mechanism. A relative rounding error of ``m`` changes ``ln delta`` by this
-    factor.
-    """
+    """Return an estimate of the log-log slope of delta in the misalignment."""
+    # A relative rounding error of the misalignment changes ln delta by this factor.
     return 4.0 * np.abs(log_delta) + 40.0 + np.sqrt(misalignment * rank)
 
 
@@ -70,13 +67,14 @@ def _cached_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
 class VectorWishart:
     """The privacy profile of the vector Wishart mechanism for a pair of unit vectors.
 
-    The pair ``v, v'`` dominates every pair with a smaller misalignment (C10).
+    It also holds for every pair with a smaller misalignment (C10).
 
-    * ``dim``: at least 2. In one dimension vectors of equal norm and a cosine above -1 are equal.
-    * ``rank``: at least 1.
-    * ``misalignment``: ``1 - v.v'``, below 2.
+    * ``dim``: the dimension, at least 2.
+    * ``rank``: the rank of the Wishart matrix, at least 1.
+    * ``misalignment``: one minus the cosine of the two vectors, below 2.
     """
 
+    # In one dimension, vectors of equal norm and a cosine above -1 are equal.
     dim: int
     rank: int
     misalignment: float
@@ -102,7 +100,7 @@ class VectorWishart:
         return _cached_log_delta(self, eps)
 
     def compute_log_delta(self, eps: float) -> Enclosure:
-        """Return :meth:`log_delta` without caching."""
+        """Return bounds of ``ln delta(eps)`` without caching."""
         if eps > FARTHEST_EPSILON:  # the profile decreases to P(A <= 0), which it has nearly reached
             return Enclosure(
                 widen_outward(log_infinite(self.rank, self.misalignment)).lower, self.log_delta(FARTHEST_EPSILON).upper
@@ -117,8 +115,8 @@ class VectorWishart:
         The part of the error that is due to rounding is estimated. The other parts are proved.
 
         Args:
-            eps: Epsilons in nats, of shape ``(n,)``.
-            share: An interval of integration is halved until it adds at most this to the relative error of each value.
+            eps: Epsilons in nats.
+            share: The relative error that one interval of integration may add without being halved.
 
         Raises:
             ConvergenceError: The integral is not accurate enough, or a value is undefined.
@@ -138,7 +136,7 @@ class VectorWishart:
     def bounds(self, eps: Array) -> tuple[Array, Array]:
         """Return lower and upper bounds of ``ln delta`` for many ``eps``.
 
-        They are valid if each ``eps`` has a relative error of up to 1e-15.
+        They hold if each ``eps`` has a relative error of up to 1e-15.
         """
         logs, error = self.log_deltas(np.minimum(eps, FARTHEST_EPSILON), TABLE_PANEL_ERROR_SHARE)
         # The margin of widen_outward, with twice its error per nat
@@ -154,10 +152,7 @@ class VectorWishart:
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))
 
     def guess_epsilon(self, log_delta: float) -> float | None:
-        """Return the approximate epsilon at this log delta, where a search starts.
-
-        The result is None if the interpolation fails.
-        """
+        """Return approximately the epsilon at ``log_delta``, or None if interpolation fails."""
         if not log_delta < 0.0:
             return None
         # Near A = 1, L is about (U - a)(1 - A), where U - a is about r - 1 plus or minus sqrt(k), and 1 - A is about s

@@ -6,8 +6,8 @@ the norm ratio ``kappa = |v|/|v'|``. With ``tau = ln kappa`` and the symbols of
 
     L = -d tau + a (tau + ln A) + U (kappa/A - 1),    infinite for A <= 0.
 
-The *gain* ``G_tau(x)`` is the mean of ``max(0, 1 - e^(eps - L))`` given ``A = e^x``. With ``U ~ Gamma(k)``,
-``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau`` it is
+The *gain* ``G_tau(x)`` is the mean of ``max(0, 1 - e^(eps - L))`` given the alignment ratio ``A = e^x``. With ``U ~
+Gamma(k)``, ``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau`` it is
 
     G_tau(x) = E[(1 - e^(-(e^y - 1)(U - (a y + e')/(e^y - 1))))_+]        x = tau - y, y > 0
     G_tau(x) = E[(1 - e^(-(1 - e^-y)((a y - e')/(1 - e^-y) - U)))_+]      x = tau + y, y > 0
@@ -60,13 +60,11 @@ HIGHEST_LOG_ALIGNMENT = 300.0  # largest node in x = ln A; the probability above
 
 @dataclass(frozen=True)
 class UnequalNorms:
-    """All pairs of vectors with bounded misalignment and bounded ratio of norms (C12).
+    """All pairs of inputs of the vector Wishart mechanism with similar direction and norm (C12).
 
-    The vectors ``v`` and ``v'`` of neighboring datasets are inputs of the vector Wishart mechanism.
-
-    * ``dim``, ``rank``: ``d`` and ``r`` of the mechanism.
-    * ``misalignment``: the largest allowed value of one minus the cosine of the angle.
-    * ``log_ratio``: the largest allowed ``|ln(|v|/|v'|)|``, above 0.
+    * ``dim``, ``rank``: dimension and rank of the mechanism.
+    * ``misalignment``: the largest allowed value of one minus the cosine of the two vectors.
+    * ``log_ratio``: the largest allowed absolute log of the ratio of their norms, above 0.
     """
 
     dim: int
@@ -101,9 +99,9 @@ class UnequalNorms:
         return lower, upper
 
     def delta_ends(self, eps: Array) -> tuple[Array, Array]:
-        """Return bounds of the largest delta over all allowed pairs, at each ``eps``.
+        """Return bounds of the largest delta over all allowed pairs, with margins for rounding.
 
-        They include margins for rounding, and are valid if each ``eps`` has a few rounding errors.
+        They hold if each ``eps`` has a few rounding errors.
         """
         # eps is lowered by a few rounding errors of eps + r R, and the ends move outward by 1e-7 (C12, as evaluated).
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
@@ -122,10 +120,8 @@ class UnequalNorms:
         )
 
     def search(self, eps: Array) -> tuple[Array, Array]:
-        """Return bounds of the largest delta at each ``eps``, on an adaptive grid.
-
-        ``A`` is a random variable in the privacy loss (module docstring). Every grid gives valid bounds.
-        """
+        """Return bounds of the largest delta at each ``eps``, without a margin for rounding."""
+        # an adaptive grid of ln A; every grid gives valid bounds
         scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
         out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
         x = np.concatenate([-out[out < -LOWEST_LOG_ALIGNMENT][::-1], out])
@@ -142,7 +138,7 @@ class UnequalNorms:
     def bounds(self, x: Array, eps: Array) -> tuple[Array, Array, Array]:
         """Return bounds of the largest delta on a grid, without a margin for rounding.
 
-        The grid is of ``ln A``, where ``A`` is a random variable in the privacy loss (C12).
+        ``x`` is a grid of the log alignment ratio, a random variable in the privacy loss (C12).
 
         Returns:
             * a lower bound for each eps;
@@ -179,13 +175,11 @@ class UnequalNorms:
         return lower.max(axis=(0, 1)), highest, (np.maximum(cost, 0.0) / (highest + UNDERFLOW_FLOOR)).sum(axis=1)
 
     def gains(self, ratios: Array, x: Array, eps: Array) -> Array:
-        """Return hockey-stick divergences given ``A = e^x``, of shape ``(t, n, e)``.
-
-        They are means of ``max(0, 1 - e^(eps - L))`` over the privacy losses ``L`` for a given ``A``.
+        """Return hockey-stick divergences given the alignment ratio, of shape ``(t, n, e)``.
 
         Args:
             ratios: Logs of the ratio of norms, of shape ``(t,)``.
-            x: Values of ``ln A``, of shape ``(n,)``.
+            x: Logs of the alignment ratio, a random variable in the privacy loss, of shape ``(n,)``.
             eps: Epsilons in nats, of shape ``(e,)``.
         """
         gains = np.empty((len(ratios), len(x), len(eps)))
@@ -197,14 +191,12 @@ class UnequalNorms:
         return gains
 
     def gains_at(self, y: Array, start: Array, side: float) -> Array:
-        """Return hockey-stick divergences given ``ln A = tau - side y``, ``(n, e)``.
-
-        ``tau`` is the log of the ratio of norms. A divergence below :data:`INVISIBLE_PROBABILITY` is set to 0.
+        """Return hockey-stick divergences given the alignment ratio, of shape ``(n, e)``.
 
         Args:
-            y: The distances from ``tau``, above 0, of shape ``(n,)``.
-            start: ``eps + (rank - 1) tau``, of shape ``(e,)``.
-            side: 1 below ``tau``, -1 above.
+            y: Distances of the log norm ratio and the log alignment ratio, above 0, of shape ``(n,)``.
+            start: Epsilon plus ``rank - 1`` times the log norm ratio, of shape ``(e,)``.
+            side: 1 if the alignment ratio is below the norm ratio, -1 above.
         """
         k, a, c = 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank), self.rank - 1.0
         tail, y = special.gammaincc if side > 0.0 else special.gammainc, y[:, None]
@@ -219,6 +211,7 @@ class UnequalNorms:
         # if the second underflows, the exponential would undo that
         lost = (second < INVISIBLE_PROBABILITY) & (exponent > 0.0)
         weak = (first > INVISIBLE_PROBABILITY) & (lost | ~(value > LEAST_SHARE_OF_DIFFERENCE * first))
+        # smaller divergences are set to 0
         value = np.where(first > INVISIBLE_PROBABILITY, value, 0.0)
         if np.any(weak):
             rate = np.broadcast_to(rate, place.shape)
@@ -226,9 +219,9 @@ class UnequalNorms:
         return np.clip(value, 0.0, 1.0)
 
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
-        """Return ``P(A < e^x)`` and ``P(A > e^x)`` at misalignments ``m``.
+        """Return the tails of the alignment ratio below and above ``e^x``, at misalignments ``m``.
 
-        ``A`` is a random variable in the privacy loss (module docstring). ``x`` may be ``-inf``.
+        The alignment ratio is a random variable in the privacy loss. ``x`` may be ``-inf``.
         """
         # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12)
         z, square = np.expm1(x) + m, m * (2.0 - m)

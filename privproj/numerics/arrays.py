@@ -14,12 +14,9 @@ Item = TypeVar("Item")
 
 
 def join_copies(item: Item, count: int, join: Callable[[Item, Item], Item]) -> Item:
-    """Return the combination of ``count`` equal items, by repeated squaring.
+    """Return the combination of ``count >= 1`` copies of ``item``, by repeated squaring.
 
-    Args:
-        item: The item, such as the distribution of one summand.
-        count: The number of items, at least 1.
-        join: An associative operation that combines two items.
+    ``join`` is an associative operation on two items, such as convolution.
     """
     while count % 2 == 0:
         item, count = join(item, item), count // 2

@@ -40,12 +40,10 @@ LOG_OF_ZERO_FROM_ABOVE = -1e300  # soundness: nats, upper end of the log of a pr
 
 
 class Enclosure(NamedTuple):
-    """Two numbers with ``lower <= exact value <= upper``.
+    """Two numbers with ``lower <= exact value <= upper``; an unknown end is ``-inf`` or ``inf``."""
 
-    The exact value is that of a formula without rounding. An unknown end is ``-inf`` or ``inf``. The code that builds
-    an enclosure guarantees the inequality.
-    """
-
+    # The code that builds an enclosure guarantees the inequality. The exact value is that of a formula without
+    # rounding.
     lower: float
     upper: float
 
@@ -54,15 +52,12 @@ UNKNOWN = Enclosure(-math.inf, math.inf)  # neither end is known
 
 
 class LazyEnclosure(Enclosure):
-    """An enclosure (two bounds of a value) whose lower end is computed on first use."""
+    """Two bounds of a value, of which the lower one is computed on first use."""
 
     _find_lower: Callable[[], float]
 
     def __new__(cls, find_lower: Callable[[], float], upper: float) -> "LazyEnclosure":
-        """Return an enclosure, given its upper end and a function for its lower end.
-
-        A result of ``find_lower`` above ``upper`` is reduced to ``upper``.
-        """
+        """Return an enclosure, given its upper end and a function for its lower end."""
         self = super().__new__(cls, -math.inf, upper)
         self._find_lower = find_lower
         return self
@@ -82,7 +77,7 @@ class LazyEnclosure(Enclosure):
 def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
     """Return the rounding margin of a log probability, in nats (C20).
 
-    :func:`widen_outward` documents the arguments. They may also be arrays.
+    The arguments are those of :func:`widen_outward`, or arrays of them.
     """
     # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
     return (
@@ -95,8 +90,7 @@ def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) 
 
     Args:
         log_value: The computed log probability.
-        error: The relative error of the probability that a quadrature reports. The error of special functions is added
-            here (C20).
+        error: The relative error of the probability, without that of special functions (C20).
         steepness: A bound of ``|d log_value / d log(parameter)|`` for parameters that are themselves rounded.
 
     Raises:
@@ -138,10 +132,7 @@ def log_difference(x: float, y: float, gap: float = 0.0) -> float:
 
 
 def next_up(x: float) -> float:
-    """Return ``x`` increased by a relative :data:`NEXT_UP_RELATIVE_STEP`.
-
-    This is more than the error of several roundings.
-    """
+    """Return ``x`` increased by more than the relative error of several roundings."""
     return x + NEXT_UP_RELATIVE_STEP * abs(x)
 
 
@@ -171,10 +162,7 @@ def digits_above(x: float, digits: int = RESULT_DIGITS) -> float:
 
 
 def _digits_beside(x: float, digits: int, side: float) -> float:
-    """Return ``x`` rounded to ``digits`` significant digits.
-
-    It is rounded down for ``side = 1``, and up for ``side = -1``.
-    """
+    """Return ``x`` rounded to ``digits`` significant digits: down for ``side = 1``, up for -1."""
     first, last = 10.0 ** (digits - 1), 10.0**digits
     power = digits - 1 - math.floor(math.log10(x))
     # The decade of x starts with a number of few digits, so a number with few digits is returned unchanged.

@@ -58,14 +58,14 @@ _expected_rows: ContextVar[tuple[float, bool]] = ContextVar("expected_rows", def
 
 @contextmanager
 def expect_rows(count: float, *, may_load: bool = True) -> Iterator[None]:
-    """Return a context in which calls of :func:`over_rows` know their total work.
+    """Return a context in which :func:`over_rows` chooses by the total number of rows.
 
-    The total determines whether plain Python or machine code is used. Without this context, each call decides by its
-    own rows and those of earlier calls. With ``may_load=False`` the same rows always give the same digits.
+    It chooses between plain Python and machine code.
 
     Args:
         count: The number of rows (kernel evaluations) that all calls in the context compute together.
-        may_load: True if the choice may depend on cached machine code and earlier calls.
+        may_load: True if the choice may depend on cached machine code and earlier calls. If False, the same rows always
+            give the same digits.
     """
     before = _expected_rows.set((count, may_load))
     try:
@@ -83,16 +83,14 @@ def over_rows(
 ) -> tuple[Array, Array]:
     """Return both values of ``kernel(first_i, rows_i)`` for every ``i``, as two arrays.
 
-    Many rows run as machine code. The values equal those of plain Python up to rounding, and do not depend on
-    ``threads``.
+    Many rows run as machine code, whose values equal those of plain Python up to rounding.
 
     Args:
         kernel: A plain function that returns two floats and uses ``math`` only.
         first: The first arguments, of shape ``(n,)``.
         rows: The parameters, of shape ``(n, k)``.
-        threads: The number of threads for machine code.
-        weight: The cost of a row, relative to a query for epsilon of M2. It affects the choice between plain Python and
-            machine code.
+        threads: The number of threads for machine code, which does not affect the values.
+        weight: The cost of a row, relative to a query for epsilon of M2, for the choice of machine code.
     """
     first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
     loop = _loop_over(kernel)
@@ -142,7 +140,6 @@ def _write_rows(first: Array, rows: Array, one: Array, other: Array) -> None:
 
 
 def _needs_machine_code(loop: Callable[..., Any], rows: int, weight: float) -> bool:
-    """Return whether machine code is expected to be faster than plain Python."""
     expected, may_load = _expected_rows.get()
     count = (expected or rows) * weight
     if may_load:
@@ -155,7 +152,6 @@ def _needs_machine_code(loop: Callable[..., Any], rows: int, weight: float) -> b
 
 
 def _is_cached(function: Callable[..., Any]) -> bool:
-    """Return whether numba has cached machine code of the function."""
     name = f"*.{_cache_name(function)}-*.nbi"
     if folder := os.environ.get("NUMBA_CACHE_DIR"):
         return any(Path(folder).glob(f"*/{name}"))
@@ -166,10 +162,7 @@ def _is_cached(function: Callable[..., Any]) -> bool:
 
 @lru_cache(maxsize=1)
 def can_cache() -> bool:
-    """Return whether numba works and can write its cache.
-
-    A warning is issued if numba cannot write.
-    """
+    """Return whether numba works and can write its cache."""
     try:
         import numba
     except Exception:  # a broken installation raises more than ImportError
@@ -221,7 +214,6 @@ def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _register_callee(function: Callable[..., Any]) -> None:
-    """Allow machine code to call this plain Python function."""
     from numba.extending import register_jitable
 
     register_jitable(**OPTIONS)(function)
@@ -237,14 +229,12 @@ def _functions_of(function: Callable[..., Any]) -> list[Any]:
 
 
 def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the globals that a function reads.
-
-    The value of a module is a list of ``(name, value)`` for the attributes that the function may read.
-    """
+    """Yield the names and values of the globals that a function reads."""
     names = sorted(set(function.__code__.co_names))
     for name in filter(function.__globals__.__contains__, names):
         value = function.__globals__[name]
         is_module = isinstance(value, types.ModuleType)
+        # The value of a module is a list of the attributes that the function may read.
         yield name, [(one, getattr(value, one, None)) for one in names] if is_module else value
 
 

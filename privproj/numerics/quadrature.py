@@ -64,14 +64,9 @@ def gauss_nodes(count: int) -> "tuple[Array, Array]":
 def _gauss_rule_sum(
     log_f: Callable[[Any], Any], edges: list[float], n: int, reference: float, takes_arrays: bool
 ) -> float:
-    """Return ``int e^(log_f(t) - reference) dt`` by a Gauss rule on each interval.
+    """Return ``int e^(log_f(t) - reference) dt`` over all intervals between ``edges``.
 
-    Args:
-        log_f: The log of the integrand.
-        edges: The ends of the intervals.
-        n: The number of nodes for each interval.
-        reference: A log that is subtracted to avoid underflow.
-        takes_arrays: True if ``log_f`` accepts arrays.
+    The Gauss rule on each interval has ``n`` nodes.
     """
     if takes_arrays:
         import numpy as np
@@ -95,9 +90,8 @@ def log_integral(
 ) -> tuple[float, float]:
     """Return ``ln int_-inf^high e^log_f dt`` and an estimate of its relative error.
 
-    The integrand must be smooth and unimodal. The error estimate is the difference of two Gauss rules on the same
-    panels, usually at most 1e-12. That it bounds the error is observed, not proved. If the integral is far below the
-    range of doubles, the result may be the height times the width of the integrand, with an error of 3 in the log.
+    The integrand must be smooth and unimodal. That the estimate bounds the error is observed, not proved. An integral
+    far below the range of doubles may have an error of 3 in the log.
 
     Args:
         log_f: The log of the integrand.
@@ -118,6 +112,7 @@ def log_integral(
     fine, error, enough = 0.0, math.inf, max(QUADRATURE_GOAL, 4e-15 * abs(peak))
     for _ in range(7):
         fine, coarse = (_gauss_rule_sum(log_f, edges, count, peak, takes_arrays) for count in (20, CHECK_NODES))
+        # usually at most 1e-12
         error = abs(fine - coarse) / fine if fine > 0.0 else math.inf
         if error <= enough:
             break
@@ -127,16 +122,14 @@ def log_integral(
             raise ConvergenceError(
                 f"the quadrature reached a relative error of {error:.1e} only. Please report these parameters as a bug."
             )
+        # the height times the width of the integrand
         width = max(right - left, 1e-15 * abs(left) + 1e-300)
         return peak + math.log(width), 3.0
     return peak + math.log(fine), max(error, enough - QUADRATURE_GOAL)
 
 
 def _find_peak(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
-    """Return a point near the maximum of a unimodal function, and the value there.
-
-    The range is ``(-inf, high]``. ``start`` and ``step`` are the start and the first step of the search.
-    """
+    """Return a point near the maximum of a unimodal function on ``(-inf, high]``, and its value."""
     t, value = start, log_f(start)
     stride = step if t + step <= high and log_f(t + step) > value else -step
     level = 0
@@ -154,7 +147,7 @@ def _find_peak(log_f: Callable[[float], float], start: float, step: float, high:
 def _find_drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
     """Return the point where ``log_f`` has decreased to 46 below ``peak``, or ``limit``.
 
-    The search starts at ``top`` in the direction of the sign of ``stride``.
+    The search starts at ``top`` in the direction of ``stride``.
     """
     inside = outside = top
     while log_f(outside) > peak - LOG_DROP_AT_EDGE:

@@ -37,23 +37,20 @@ def find_crossing(
     spread: float = 1.0,
     rtol: float = 1e-14,
 ) -> Enclosure:
-    """Return a bracket of the root of a non-increasing function.
-
-    The range is ``0 < low <= x <= high``. After a search with growing steps, the bracket is bisected in logs and then
-    reduced by Chandrupatla's method.
+    """Return a bracket of the root of a non-increasing function on ``low <= x <= high``.
 
     Args:
         excess: A non-increasing function.
         guess: The start of the search.
-        low: The least point of the search.
+        low: The least point of the search, above 0.
         high: The largest point of the search.
         spread: The relative size of the first step.
         rtol: The relative width of the bracket.
 
     Returns:
-        ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, and ``x2 - x1 <= rtol * x2``; ``(0, low)``
-            if no evaluated value is positive down to ``low``; ``(high, inf)`` if all are positive up to ``high``. A
-            finite ``x2`` satisfies ``excess(x2) <= 0`` even if ``excess`` is not monotone.
+        Two evaluated points ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``. The result is ``(0, low)`` if no
+        evaluated value is positive, and ``(high, inf)`` if all are. A finite ``x2`` satisfies ``excess(x2) <= 0`` even
+        if ``excess`` is not monotone.
 
     Raises:
         ConvergenceError: A value of ``excess`` is nan.
@@ -127,9 +124,9 @@ def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f
 
 
 def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the largest ``n`` in ``low..high`` for which ``fits(n)`` is True.
+    """Return the largest ``n`` in ``low..high`` for which ``fits(n)`` is True, or None.
 
-    ``fits`` must not become True again after it is False. The result is None if ``fits(low)`` is False.
+    ``fits`` must not become True again after it is False.
     """
     if not fits(low):
         return None
@@ -146,10 +143,9 @@ def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | N
 def minimize(
     f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9, points: int = 25
 ) -> tuple[float, float]:
-    """Return ``(x, f(x))`` near the minimum of ``f`` on ``[low, high]``.
+    """Return ``(x, f(x))`` near the minimum of ``f`` on ``[low, high]``, by Brent's method.
 
-    The method is a scan of ``points`` values, then Brent's method up to the relative width ``rtol``. ``f(x)`` was
-    evaluated, but is not proved to be the minimum.
+    It starts from a scan of ``points`` values. ``f(x)`` is not proved to be the minimum.
     """
     scan = [low + (high - low) * i / (points - 1.0) for i in range(points)]
     values = [f(x) for x in scan]
@@ -188,7 +184,7 @@ def minimize(
 def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v: float) -> float:
     """Return the step from ``x`` to the vertex of the parabola through three points.
 
-    The points are ``x``, ``w`` and ``v``, with their values. The result is ``inf`` if there is no vertex.
+    The points are ``x``, ``w`` and ``v``. The result is ``inf`` if there is no vertex.
     """
     if not all(map(math.isfinite, (at_x, at_w, at_v))) or len({x, w, v}) < 3:
         return math.inf
@@ -212,9 +208,7 @@ def minimize_integer(f: Callable[[int], float], low: int, high: int) -> float:
 def newton_start(mu: float, log_delta: float) -> float:
     """Return approximately the epsilon of the Gaussian mechanism at ``log_delta < 0``.
 
-    Args:
-        mu: The sensitivity divided by the standard deviation of the noise.
-        log_delta: ``ln delta``.
+    ``mu`` is the sensitivity over noise.
     """
     square = -2.0 * log_delta
     reach = sqrt(max(square - log(2.0 * pi * max(square, 1.0)), 0.1 * square))
@@ -255,15 +249,15 @@ def newton_step(eps: float, value: float, slope: float, log_delta: float, low: f
 
 
 def root_of(ends: Callable[..., tuple[float, float, float, Any]], *, bends: bool = False) -> Callable[..., Any]:
-    """Return a function ``find_root(log_delta, row, state, start)`` that inverts a profile.
+    """Return a kernel ``find_root(log_delta, row, state, start)`` that inverts a profile.
 
-    It is a kernel (:mod:`privproj.numerics.jit`). It returns approximately the smallest ``eps`` with
-    ``delta(eps) <= e^log_delta``, which may be 0 or ``inf``, and the last residual of ``ln delta``. The caller must
-    evaluate the profile at this ``eps``.
+    The kernel returns approximately the smallest ``eps`` with ``delta(eps) <= e^log_delta``, which may be 0 or ``inf``,
+    and the residual of ``ln delta``. The caller must evaluate the profile at this ``eps``.
 
-    Args: ends: ``ends(eps, row, state)`` returns ``(lower, upper, slope, state)``: bounds of ``ln delta``, the slope
-        ``-d ln delta/deps``, and a state that makes the next evaluation faster without affecting its validity. bends:
-        True if the profile has kinks.
+    Args:
+        ends: A kernel with arguments ``(eps, row, state)``. It returns bounds of ``ln delta``, the slope ``-d ln
+            delta/deps``, and a state that makes the next evaluation faster without affecting its validity.
+        bends: True if the profile has kinks.
     """
     return with_globals(_find_root, ENDS=ends, BENDS=bends)
 

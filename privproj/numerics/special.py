@@ -63,10 +63,8 @@ def mills(x):
 
 
 def mills_slope(x):
-    """Return ``-R'(x) = 1 - x R(x)`` of the Mills ratio, without cancellation.
-
-    ``x >= -35``. The relative error is at most 1e-14 (measured).
-    """
+    """Return ``-R'(x) = 1 - x R(x)`` of the Mills ratio ``R`` for ``x >= -35``."""
+    # The relative error is at most 1e-14 (measured), without cancellation.
     if x < -0.5:
         return 1.0 - x * mills(x)
     y = 4.0 / (4.0 + x)
@@ -82,11 +80,7 @@ def mills_slope(x):
 
 
 def mills_drop(u, mu):
-    """Return the difference ``R(u) - R(u + mu)`` of the Mills ratio for ``mu > 0``.
-
-    If the subtraction would lose digits, the integral of ``-R'`` over ``[u, u + mu]`` is computed by a three-point
-    Gauss rule instead.
-    """
+    """Return the difference ``R(u) - R(u + mu)`` of the Mills ratio ``R`` for ``mu > 0``."""
     if mu >= 0.01 * max(1.0, fabs(u)):
         return mills(u) - mills(u + mu)
     # R(u) - R(u + mu) = mu [5 S(c - g) + 8 S(c) + 5 S(c + g)]/18, S = -R', c = u + mu/2, g = (mu/2) sqrt(3/5)
@@ -96,7 +90,7 @@ def mills_drop(u, mu):
 
 
 def log_normal_density(u):
-    """Return ``ln phi(u)``, the log of the normal density."""
+    """Return the log of the standard normal density at ``u``."""
     return -0.5 * u * u - LOG_SQRT_2PI
 
 
@@ -104,10 +98,7 @@ def log_normal_density(u):
 
 
 def stirling_remainder(z):
-    """Return the remainder of Stirling's formula for ``z > 0``.
-
-    The result is ``ln Gamma(z) - [(z - 1/2) ln z - z + ln sqrt(2 pi)]``.
-    """
+    """Return ``ln Gamma(z)`` minus Stirling's formula for ``z > 0``."""
     if z < 10.0:
         return lgamma(z) - ((z - 0.5) * log(z) - z + LOG_SQRT_2PI)
     # 1/(12 z) - 1/(360 z^3) + 1/(1260 z^5) - 1/(1680 z^7) + 1/(1188 z^9) - 691/(360360 z^11)
@@ -117,11 +108,9 @@ def stirling_remainder(z):
 
 
 def log_residual(e, ratio):
-    """Return ``ln(1 + e) - e`` without cancellation.
+    """Return ``ln(1 + e) - e`` without cancellation for ``e > -1``.
 
-    Args:
-        e: The argument, above -1.
-        ratio: ``1 + e``, which is used if ``e`` is near -1.
+    ``ratio`` is ``1 + e``.
     """
     if e < -0.6:
         return log(ratio) - e
@@ -149,10 +138,7 @@ def beta_excess(a, b, x, y):
 
 
 def beta_constant(a, b):
-    """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/(a+b)``, with ``y = 1 - x``.
-
-    The result is symmetric in ``a`` and ``b``.
-    """
+    """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/(a+b)``, with ``y = 1 - x``."""
     # R(n) - R(a) - R(b) + ln(a b/n)/2 - ln sqrt(2 pi): the large terms cancel algebraically.
     remainder = stirling_remainder(a + b) - stirling_remainder(a) - stirling_remainder(b)
     return remainder + 0.5 * log(a / (a + b) * b) - LOG_SQRT_2PI
@@ -164,10 +150,7 @@ def beta_tail_scale(a, b):
 
 
 def beta_deviance(a, b, x, y):
-    """Return ``a ln(n x/a) + b ln(n y/b)`` for ``x + y = 1``, with ``n = a + b``.
-
-    The result is at most 0, and 0 at the mean.
-    """
+    """Return ``a ln(n x/a) + b ln(n y/b)`` for ``x + y = 1``, with ``n = a + b``."""
     n = a + b
     # a [ln(1 + e/a) - e/a] + b [ln(1 - e/b) + e/b], e = n x - a
     excess = beta_excess(a, b, x, y)
@@ -177,12 +160,7 @@ def beta_deviance(a, b, x, y):
 def log_beta_fraction(a, b, x, y, constant):
     """Return ``ln P(B <= x)`` for ``B ~ Beta(a, b)`` and ``x`` at or below the mean.
 
-    Args:
-        a: The first shape.
-        b: The second shape.
-        x: The point, at most ``a / (a + b)``.
-        y: ``1 - x``.
-        constant: The result of :func:`beta_constant`.
+    ``y`` is ``1 - x``, and ``constant`` is the result of :func:`beta_constant`.
     """
     return beta_deviance(a, b, x, y) + constant + log(beta_fraction(a, b, x, y, beta_excess(a, b, x, y), 100000))
 
@@ -190,18 +168,16 @@ def log_beta_fraction(a, b, x, y, constant):
 def beta_fraction(a, b, x, y, excess, most):
     """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``B ~ Beta(a, b)``.
 
-    The result is -1 if more than ``most`` terms are needed. The method is the even contraction of the continued
-    fraction of the incomplete beta function (Didonato and Morris 1992, equation 9), summed forward by Steed's
-    algorithm.
-
     Args:
         a: The first shape.
         b: The second shape.
         x: The point, at most the mean ``a/(a+b)``.
         y: ``1 - x``.
         excess: ``(a+b) x - a``, at most 0.
-        most: The largest number of terms.
+        most: The largest number of terms. If more are needed, the result is -1.
     """
+    # even contraction of the continued fraction of the incomplete beta function (Didonato and Morris 1992, equation 9),
+    # summed forward by Steed's algorithm
     offset = 1.0 - excess
     d = 1.0 / (a / (a + 1.0) * offset)
     step = d
@@ -222,9 +198,9 @@ def beta_fraction(a, b, x, y, excess, most):
 def log_beta_tail(a, b, x, y):
     """Return ``ln P(B > x)`` for ``B ~ Beta(a, b)`` and ``y = 1 - x``.
 
-    ``a`` and ``b`` are half-integers up to 5e5. For integers the probability is a binomial tail, and ``a`` and ``b``
-    may be up to 1e12, with the larger margin of C26.
+    ``a`` and ``b`` are half-integers up to 5e5, or integers up to 1e12 with the larger margin of C26.
     """
+    # For integers the probability is a binomial tail.
     return log_beta_tail_from(a, b, x, y, beta_constant(a, b))
 
 
@@ -245,10 +221,7 @@ def log_beta_tail_from(a, b, x, y, constant):
 def log_gamma_front(a, e, ratio):
     """Return ``ln[u^a e^-u / Gamma(a)]`` at ``u = a ratio``.
 
-    Args:
-        a: The shape of the Gamma distribution.
-        e: ``ratio - 1``, without cancellation.
-        ratio: ``u/a``.
+    ``e`` is ``ratio - 1`` without cancellation.
     """
     if ratio <= 0.0:
         return -inf
@@ -257,12 +230,9 @@ def log_gamma_front(a, e, ratio):
 
 
 def log_gamma_below(a, e, ratio):
-    """Return ``ln P(U <= a ratio)`` for ``U ~ Gamma(a)``, by a series of positive terms.
+    """Return ``ln P(U <= a ratio)`` for ``U ~ Gamma(a)``.
 
-    Args:
-        a: The shape.
-        e: ``ratio - 1``, without cancellation.
-        ratio: The point divided by the mean ``a``.
+    ``e`` is ``ratio - 1`` without cancellation.
     """
     if ratio <= 0.0:
         return -inf
@@ -272,12 +242,7 @@ def log_gamma_below(a, e, ratio):
 def log_gamma_tail(a, e, ratio):
     """Return ``ln P(U > a ratio)`` for ``U ~ Gamma(a)``.
 
-    Above the mean it is computed by a continued fraction.
-
-    Args:
-        a: The shape.
-        e: ``ratio - 1``, without cancellation.
-        ratio: The point divided by the mean ``a``.
+    ``e`` is ``ratio - 1`` without cancellation.
     """
     if a * e < 1.0:
         return log1p(-min(exp(log_gamma_below(a, e, ratio)), 1.0 - 1e-16))
@@ -285,9 +250,9 @@ def log_gamma_tail(a, e, ratio):
 
 
 def gamma_series(a, ratio, most):
-    """Return ``P(U <= u) / [u^a e^-u / Gamma(a)]`` for ``U ~ Gamma(a)``, by its series.
+    """Return ``P(U <= u) / [u^a e^-u / Gamma(a)]`` at ``u = a ratio`` for ``U ~ Gamma(a)``.
 
-    ``u`` is ``a ratio``. The result is -1 if ``most`` terms do not suffice.
+    The result is -1 if more than ``most`` terms of a series are needed.
     """
     # 1/a + u/(a (a+1)) + u^2/(a (a+1) (a+2)) + ..., u = a ratio
     term = 1.0 / a
@@ -301,14 +266,9 @@ def gamma_series(a, ratio, most):
 
 
 def gamma_fraction(a, excess, most):
-    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]`` for ``U ~ Gamma(a)``.
+    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]`` at ``u = a + excess`` for ``U ~ Gamma(a)``.
 
-    The result is computed by a continued fraction. The result is -1 if ``most`` terms do not suffice.
-
-    Args:
-        a: The shape.
-        excess: ``u - a``, at least 0.
-        most: The largest number of terms.
+    ``excess`` is at least 0. The result is -1 if more than ``most`` terms of a continued fraction are needed.
     """
     b = 1.0 + excess
     d = 1.0 / b
@@ -328,10 +288,10 @@ def gamma_fraction(a, excess, most):
 
 
 def convolve_discrete(x, p, y, q, square, points, mass, above, below):
-    """Write the sum of two independent discrete variables to a grid.
+    """Write sums over the atoms of the sum of two independent discrete variables.
 
-    The atoms of the sum are ``v = x_i + y_j`` with the mass ``w = p_i q_j``. For each interval of the grid, sums over
-    its atoms are computed. All terms are at least 0.
+    Each output has one sum for each interval of a grid. An atom of the sum has the value ``v = x_i + y_j`` and the mass
+    ``w = p_i q_j``.
 
     Args:
         x: The values of the first variable, increasing.
@@ -340,9 +300,9 @@ def convolve_discrete(x, p, y, q, square, points, mass, above, below):
         q: The masses of ``y``.
         square: True if both distributions are equal, which takes half the time.
         points: Increasing grid points; no atom is below the first one.
-        mass: An array of zeros, to which the sum of ``w`` over each interval is written.
-        above: An array of zeros, to which the sum of ``w (v - left end)`` is written.
-        below: An array of zeros, to which the sum of ``w (right end - v)`` is written.
+        mass: Output: the sum of ``w`` over each interval. It must be zero, as the other outputs.
+        above: Output: the sum of ``w (v - left end)``.
+        below: Output: the sum of ``w (right end - v)``.
 
     Returns:
         The sums of ``w`` and of ``w (v - b)`` over the atoms at or above the last point ``b``.

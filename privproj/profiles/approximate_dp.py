@@ -19,16 +19,16 @@ EXPONENT_LIMIT = 700.0  # nats; e^eps is finite below this
 
 
 def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:
-    """Return approximately the least ``ln delta`` at which epsilon is at most ``eps``.
+    """Return an upper bound of the least ``ln delta`` at which epsilon is at most ``eps``.
 
-    The map was evaluated at the result, so the result is a valid upper bound. It is at least ``-1/LEAST_INVERSE_LOG``,
-    and 0 if no delta below 1 suffices.
+    The result is 0 if no delta below 1 suffices.
 
     Args:
         epsilon_at: A decreasing map from ``ln delta`` to epsilon in nats.
         eps: The target epsilon in nats.
         rtol: The relative accuracy of ``1/ln(1/delta)``.
     """
+    # The map was evaluated at the result, so the bound is valid.
     x = find_crossing(
         lambda x: epsilon_at(-1.0 / x) - eps, 0.1, low=LEAST_INVERSE_LOG, high=LARGEST_INVERSE_LOG, rtol=rtol
     ).upper
@@ -37,11 +37,9 @@ def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: 
 
 @dataclass(frozen=True)
 class EpsilonDeltaRule:
-    """A bound of one release as a map from ``ln delta`` to epsilon, its *rule*.
+    """A bound of one release that is a map from ``ln delta`` to epsilon."""
 
-    It is proved for ``0 < eps < limit``. The code that builds the object guarantees that it is valid.
-    """
-
+    # Proved for 0 < eps < limit. The code that builds the object guarantees that it is valid.
     epsilon_at: Callable[[float], float]  # Map from ``ln delta`` to ``eps`` (nats) of one release
 
     # Map from ``eps`` (nats) to ``ln delta`` of one release; None computes it by root finding
@@ -71,7 +69,7 @@ class EpsilonDeltaRule:
         """Return lower and upper bounds of ``eps(delta)`` of one release, in nats.
 
         Raises:
-            UnsupportedError: The map is not proved at this epsilon.
+            UnsupportedError: The bound is not proved at this epsilon.
         """
         eps = self.within(self.epsilon_at(log_delta))
         return Enclosure(eps * (1.0 - self.margin) if math.isfinite(eps) else 0.0, next_up(eps))
@@ -79,10 +77,8 @@ class EpsilonDeltaRule:
     def log_delta(self, eps: float) -> Enclosure:
         """Return lower and upper bounds of ``ln delta(eps)`` of one release.
 
-        The lower bound is ``-inf`` (unknown) if ``margin`` is larger than its default.
-
         Raises:
-            UnsupportedError: The map is not proved at this epsilon.
+            UnsupportedError: The bound is not proved at this epsilon.
         """
         inverse = self.log_delta_at or partial(log_delta_by_search, self.epsilon_at)
         value = inverse(self.within(eps))
@@ -90,10 +86,7 @@ class EpsilonDeltaRule:
         return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
-        """Return an upper bound of ``ln delta(eps)``, which is 0 for ``eps = 0``.
-
-        The map from delta to epsilon proves nothing at ``eps = 0``.
-        """
+        """Return an upper bound of ``ln delta(eps)``, which is 0 for ``eps = 0``."""
         return self.log_delta(eps).upper if eps > 0.0 else 0.0
 
     def over_run(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
@@ -113,11 +106,11 @@ class EpsilonDeltaRule:
     def amplified(self, rate: float) -> "EpsilonDeltaRule":
         """Return the bound of a release on a batch that is sampled at ``rate``.
 
-        An ``(eps, delta)`` guarantee becomes ``ln(1 + q (e^eps - 1))`` at ``q delta``, where ``q`` is the rate. This
-        holds for Poisson sampling under add-remove and zero-out, and for batches of a fixed size under replace (Balle,
-        Barthe, Gaboardi 2018, Theorems 8 and 9).
+        It holds for Poisson sampling under add-remove and zero-out, and for batches of a fixed size under replace
+        (Balle, Barthe, Gaboardi 2018, Theorems 8 and 9).
         """
 
+        # (eps, delta) becomes (ln(1 + q (e^eps - 1)), q delta) at the rate q.
         def epsilon_at(log_delta: float) -> float:
             # Delta of the release without sampling is delta/q; if that is not below 1, a smaller one is used.
             plain = self.epsilon_at(min(log_delta - math.log(rate), -1.0 / LARGEST_INVERSE_LOG))
@@ -133,15 +126,10 @@ class EpsilonDeltaRule:
 
 
 def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
-    """Return the epsilon of adaptive releases by advanced composition, rounded up.
+    """Return the epsilon of ``steps`` adaptive releases by advanced composition, rounded up.
 
-    If each release is ``(eps, delta)``-DP, the result holds at ``steps * delta + slack`` (Dwork, Rothblum, Vadhan 2010;
-    in this form Kairouz, Oh, Viswanath 2015).
-
-    Args:
-        eps: Epsilon of one release in nats.
-        steps: The number of releases.
-        slack: The additional delta, above 0 and below 1.
+    If each release is ``(eps, delta)``-DP, it holds at ``steps * delta + slack`` (Dwork, Rothblum, Vadhan 2010; in this
+    form Kairouz, Oh, Viswanath 2015).
     """
     # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The
     # logarithm of d' is used because the rounding of 1/d' matters if d' is near 1.
@@ -150,11 +138,9 @@ def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
 
 @dataclass(frozen=True)
 class ComposedRule:
-    """The smaller of basic and advanced composition of ``steps`` equal releases.
+    """The smaller of basic and advanced composition of ``steps`` equal releases."""
 
-    The additional delta of advanced composition is optimized numerically. Every value gives a valid bound.
-    """
-
+    # The slack of advanced composition is optimized numerically. Every value gives a valid bound.
     rule: EpsilonDeltaRule  # The rule of one release
 
     steps: int  # The number ``k`` of releases
@@ -170,10 +156,7 @@ class ComposedRule:
         return Enclosure(-math.inf, next_up(min(self.basic(log_delta), self.advanced(log_delta))))
 
     def per_step(self, log_delta: float) -> float:
-        """Return epsilon (nats) of one release at ``log_delta``, rounded up.
-
-        The result is ``inf`` if no epsilon is proved there.
-        """
+        """Return epsilon (nats) of one release at ``log_delta``, or ``inf`` if none is proved."""
         eps = self.rule.epsilon_at(log_delta)
         return next_up(eps) if 0.0 < eps < self.rule.limit else math.inf
 
@@ -196,8 +179,5 @@ class ComposedRule:
         return minimize(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return ``ln delta(eps)`` of the run; the lower end is ``-inf`` (unknown).
-
-        It is the inverse of :meth:`epsilon`, by root finding.
-        """
+        """Return ``ln delta(eps)`` of the run; the lower end is ``-inf`` (unknown)."""
         return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol=1e-15))

@@ -45,33 +45,25 @@ LARGEST_INVERSE_LOG = 1e9
 
 
 def delta_value(log_delta: float) -> float:
-    """Return the delta that is printed for a log delta, rounded up.
-
-    It is between 1e-300 and 1.
-    """
+    """Return the printed delta for a log delta: rounded up, and between 1e-300 and 1."""
     # ln 1e-300 is not exact in double precision.
     is_least = log_delta < LEAST_LOG_VALUE - 1e-12
     return 1e-300 if is_least else min(1.0, max(1e-300, next_up(math.exp(log_delta))))
 
 
 def log10_value(log_delta: float) -> float:
-    """Return the base 10 log of delta that is printed for a natural log of delta.
-
-    It is rounded up, and at most 0.
-    """
+    """Return the printed base 10 log of delta for a natural log: rounded up, at most 0."""
     return min(0.0, log_delta / math.log(10.0) + 8e-16 * abs(log_delta))
 
 
 def is_within(target: Target, log_delta: float) -> bool:
-    """Return whether the delta printed for this log delta meets a target delta.
-
-    The log delta is first rounded up to a multiple of 2^-36.
-    """
+    """Return whether the printed delta for this log delta, rounded up, meets a target delta."""
+    # rounded up to a multiple of 2^-36
     return _is_printed_within(target, rounded_log_delta(log_delta))
 
 
 def _is_printed_within(target: Target, log_delta: float) -> bool:
-    """Return whether the delta printed for exactly this log delta meets a target."""
+    """Return whether the printed delta for exactly this log delta meets a target delta."""
     if target.by_log:
         return log10_value(log_delta) <= target.log10_delta
     # A delta that is not printed is compared by its logarithm.
@@ -81,10 +73,7 @@ def _is_printed_within(target: Target, log_delta: float) -> bool:
 
 
 def floor_log_delta(target: Target) -> float:
-    """Return the largest log delta whose printed delta meets a target delta.
-
-    The result is usually a multiple of 2^-36.
-    """
+    """Return the largest log delta whose printed delta meets a target delta."""
     point = rounded_log_delta(target.log_delta)
     # Each point is rounded already. The next one is the next smaller multiple, or the next double if logs are not
     # rounded.
@@ -94,11 +83,7 @@ def floor_log_delta(target: Target) -> float:
 
 
 def resolved_at(curve: Curve, log_delta: float) -> Curve:
-    """Return a privacy curve that is accurate at ``log_delta``.
-
-    If ``log_delta`` is below double precision, it is the slower form of ``curve`` for small deltas. Otherwise it is
-    ``curve``.
-    """
+    """Return ``curve``, or its slower form for deltas below double precision if needed."""
     small = curve.small_deltas if isinstance(curve, PrivacyProfile) else None
     return small.profile if small is not None and log_delta < small.below else curve
 
@@ -106,8 +91,7 @@ def resolved_at(curve: Curve, log_delta: float) -> Curve:
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     """Return the reported epsilon of a privacy curve at a target delta, in nats (C24).
 
-    The upper end is the reported epsilon: the round trip to delta is exact. The lower end is a lower bound of the exact
-    epsilon of the curve.
+    The upper end is the reported epsilon. The lower end is a lower bound of the exact epsilon of the curve.
     """
     if leads_with_epsilon(curve):
         # Find the largest x of this many digits whose delta is printed as at most the target's. Beyond the largest x
@@ -136,8 +120,7 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     """Return the reported ``ln delta`` of a privacy curve at ``eps`` nats (C24).
 
-    The printed delta is :func:`delta_value` of the upper end. The lower end is a lower bound of the exact ``ln delta``
-    of the curve.
+    The upper end is the reported value. The lower end is a lower bound of the exact ``ln delta`` of the curve.
     """
     cut = digits_below(eps, digits_of(curve))
     ends = curve.log_delta(cut)
@@ -150,10 +133,7 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
 
 
 def leads_with_epsilon(curve: Curve) -> bool:
-    """Return whether the curve is a map from delta to epsilon (C24).
-
-    The ``log_delta`` of such a curve is computed by root finding.
-    """
+    """Return whether delta of the curve is computed as the inverse of epsilon (C24)."""
     return bool(getattr(curve, "leads_with_epsilon", False))
 
 
@@ -163,15 +143,11 @@ def digits_of(curve: Curve) -> int:
 
 
 def number_before(curve: Curve, eps: float) -> float:
-    """Return a number below ``eps`` by at least one unit of the last reported digit.
-
-    It has as many significant digits as a reported epsilon of the curve.
-    """
+    """Return a number below ``eps`` by at least one unit of the last reported digit."""
     return digits_below(eps * (1.0 - 10.0 ** (1 - digits_of(curve))), digits_of(curve))
 
 
 def _inverse_log(log_delta: float) -> float:
-    """Return ``1/ln(1/delta)``, rounded down."""
     return -(1.0 - 1e-15) / log_delta
 
 
@@ -180,9 +156,9 @@ def _log_delta_of(x: float) -> float:
 
 
 def _least_passing(passes: Callable[[float], bool], near: float, digits: int = RESULT_DIGITS) -> float:
-    """Return a number near ``near`` that passes a test; the next smaller one fails.
+    """Return the least number near ``near``, of ``digits`` significant digits, that passes.
 
-    Only numbers with ``digits`` significant digits are tried. The result is ``inf`` if none passes.
+    The next smaller number fails the test. The result is ``inf`` if none passes.
     """
     low = high = digits_above(max(near, LEAST_ROUNDED), digits)
     # The first step is less than the distance of two such numbers, and the steps grow.
@@ -209,10 +185,10 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = R
 
 
 def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
-    """Return whether a curve meets a target epsilon ``e`` and delta ``d`` (C24).
+    """Return whether ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24).
 
-    It does if ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)``. If the bound is a map from delta to epsilon, only
-    the second inequality is tested.
+    ``e`` and ``d`` are the target epsilon and delta. Only the second inequality is tested if the curve is a map from
+    delta to epsilon.
     """
     most = target.epsilon * (1.0 - margin)
     if not leads_with_epsilon(curve):
@@ -227,10 +203,9 @@ def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
 
 
 def log_excess(curve: Curve, target: FullTarget) -> float:
-    """Return an upper bound of ``ln delta(eps) - ln delta`` at a target epsilon and delta.
+    """Return an upper bound of the log of delta over a target delta, at the target epsilon.
 
-    It guides a search, and may be loose if negative. If the curve is a map from delta to epsilon, the result is
-    ``ln epsilon(delta)`` minus the log of :func:`number_before` the target epsilon.
+    It may be loose if negative. For a map from delta to epsilon, it is the log of epsilon over the target epsilon.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
         # A result is rounded up by at most a digit, so aim at the number before.

@@ -22,21 +22,18 @@ class Curve(Protocol):
     """The interface of a privacy curve: an upper bound of epsilon or delta of a run.
 
     ``log_delta`` and ``epsilon`` return lower and upper ends that enclose the exact value of the bound. An unknown end
-    is ``-inf`` (lower) or ``inf`` (upper). ``log_delta`` depends on ``eps`` only, so that exact inverses exist
-    (:mod:`privproj.profiles.conversion`, C24). They use two optional attributes:
+    is ``-inf`` (lower) or ``inf`` (upper).
+
+    These members are optional:
 
     * ``digits``: significant digits of a reported epsilon, at most :data:`privproj.numerics.interval.RESULT_DIGITS`.
-    * ``leads_with_epsilon``: True if the bound is a map from delta to epsilon, and ``log_delta`` is computed by root
-      finding.
-
-    A curve whose small deltas are expensive also has the method ``log_delta_unless`` (:func:`log_delta_unless`).
+    * ``leads_with_epsilon``: True if delta is computed as the inverse of epsilon.
+    * ``log_delta_unless``: see :func:`log_delta_unless`.
     """
 
+    # It depends on eps only, so that exact inverses exist (privproj.profiles.conversion, C24).
     def log_delta(self, eps: float, /) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``.
-
-        The upper end is a valid upper bound of the log of the exact delta.
-        """
+        """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``."""
         ...
 
     def epsilon(self, log_delta: float, /) -> Enclosure:
@@ -48,10 +45,8 @@ class Curve(Protocol):
 
 
 def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
-    """Return an upper bound of ``ln delta(eps)``, which may be loose below ``enough``.
-
-    A result above ``enough`` is the upper end of ``curve.log_delta(eps)``.
-    """
+    """Return an upper bound of ``ln delta(eps)``, which may be loose below ``enough``."""
+    # A result above enough is the upper end of curve.log_delta(eps).
     shortcut: Callable[[float, float], float] | None = getattr(curve, "log_delta_unless", None)
     return curve.log_delta(eps).upper if shortcut is None else shortcut(eps, enough)
 
@@ -63,17 +58,15 @@ def at_first_level(curve: Curve) -> Curve:
 
 @dataclass(frozen=True)
 class TwoSidedTable:
-    """Functions for lower and upper bounds of a curve, such as delta, at many points.
+    """Functions for lower and upper bounds of a curve at many points, such as deltas."""
 
-    Calling the object returns both. The code that builds it guarantees the bounds.
-    """
-
+    # The code that builds the table guarantees the bounds.
     below: "Callable[[Array], Array]"  # Lower bounds at an array of points
 
     above: "Callable[[Array], Array]"  # Upper bounds at an array of points
 
     def __call__(self, at: "Array") -> "tuple[Array, Array]":
-        """Return lower and upper bounds at an array of points, lower bounds first."""
+        """Return lower bounds and upper bounds at an array of points."""
         return self.below(at), self.above(at)
 
 
@@ -90,9 +83,7 @@ class SmallDeltas(NamedTuple):
 
 
 class FreeParameter(NamedTuple):
-    """A parameter of a theorem that holds for every value of it.
-
-    An example is ``tau`` of the Beta-tail bound.
+    """A free parameter of a theorem, such as ``tau`` of the Beta-tail bound.
 
     Attributes:
         name: The name.
@@ -109,9 +100,10 @@ class FreeParameter(NamedTuple):
 class PrivacyProfile:
     """The privacy profile ``delta(eps)`` of one release for ``eps >= 0``.
 
-    It holds in the add and remove directions. The code that builds it guarantees that it is valid.
+    It holds in the add and remove directions.
     """
 
+    # The code that builds the profile guarantees that it is valid.
     log_delta: Callable[[float], Enclosure]  # Map from ``eps >= 0`` to an enclosure of the natural log of the bound
 
     # Map from ``T`` to the profile of ``T`` releases; None composes numerically
@@ -169,18 +161,15 @@ class PrivacyProfile:
         return self.resolution < 64.0 and self.log_deltas is None
 
     def sampled(self, rate: float) -> "PrivacyProfile":
-        """Return the profile of one release on a batch sampled at rate ``q`` (C17).
+        """Return the profile of one release on a batch sampled at ``rate`` (C17).
 
-        ``delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q))`` for ``eps >= 0``, where ``delta_0`` is the profile without
-        sampling. The formula holds for
-
-        * batches of fixed size under replace (Balle, Barthe, Gaboardi 2018, Theorem 9);
-        * Poisson sampling under add-remove and zero-out, in the remove direction.
-
-        Under Poisson sampling, the delta of the add direction is ``w delta_0(ln(t q/w))`` with ``t = e^eps`` and
-        ``w = 1 - (1-q) t``. This delta is never larger, because ``w <= q`` and ``t q/w >= 1 + (t-1)/q``.
+        It holds for batches of fixed size under replace (Balle, Barthe, Gaboardi 2018, Theorem 9), and for Poisson
+        sampling under add-remove and zero-out.
         """
 
+        # delta(eps) = q delta_0(ln(1 + (e^eps - 1)/q)), where delta_0 is the profile without sampling and q the rate.
+        # Under Poisson sampling this is the remove direction. The delta of the add direction is w delta_0(ln(t q/w))
+        # with t = e^eps and w = 1 - (1-q) t. It is never larger, because w <= q and t q/w >= 1 + (t-1)/q.
         # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), moved outward by a relative 1e-15 of the inner epsilon and by 1e-15.
         def log_delta(eps: float) -> Enclosure:
             inner = amplified_epsilon(eps, rate)
@@ -193,10 +182,7 @@ class PrivacyProfile:
         return replace(self, log_delta=log_delta, numerics=numerics, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` in nats.
-
-        The upper end has as many digits as a reported epsilon, and delta was evaluated there.
-        """
+        """Return an enclosure of ``eps(delta)`` in nats, rounded to reported digits."""
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
@@ -228,10 +214,7 @@ _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSIL
 
 
 def amplified_epsilon(eps: float, rate: float) -> float:
-    """Return the epsilon ``ln(1 + (e^eps - 1)/q)`` before sampling at rate ``q`` (C17).
-
-    Delta of a sampled release at ``eps`` is ``q`` times delta without sampling at the result.
-    """
+    """Return the epsilon before sampling, ``ln(1 + (e^eps - 1)/rate)`` (C17)."""
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)
     # The same without overflow: eps - ln q + ln(1 - (1 - q) e^-eps).
@@ -239,10 +222,7 @@ def amplified_epsilon(eps: float, rate: float) -> float:
 
 
 class _RunRepresentation(Protocol):
-    """A bound of one release that has no privacy profile, but composes over a run.
-
-    Examples are a Renyi curve, and a map from delta to epsilon.
-    """
+    """A bound of one release, other than a privacy profile, that composes over a run."""
 
     def over_run(self, run: Run, /) -> Curve:
         """Return the privacy curve of the run.
@@ -264,12 +244,12 @@ Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProfileKernels:
-    """Functions that evaluate and invert a privacy profile, for one or many releases.
+    """Functions that evaluate and invert a privacy profile, as plain Python or machine code.
 
-    They are kernels (:mod:`privproj.numerics.jit`): functions of floats that run as plain Python or as machine code.
-    The parameters of a release are a tuple of floats (a row).
+    The parameters of one release are a tuple of floats (a row).
     """
 
+    # kernels as defined in privproj.numerics.jit
     log_delta: Kernel  # Map from ``eps`` and a row to an enclosure of ``ln delta``
 
     root: Kernel  # Map from ``ln delta`` and a row to approximately the inverse, and its residual in nats
@@ -280,13 +260,12 @@ class ProfileKernels:
 def profile_from_kernels(columns: ProfileKernels, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
     """Return the privacy profile of one release whose delta is computed by kernels.
 
+    Its methods raise :class:`ConvergenceError` if a kernel returns no bound.
+
     Args:
         columns: The kernels.
         row: The parameters of the release.
         fields: Further fields of the profile.
-
-    Raises:
-        ConvergenceError: When the profile is evaluated and a kernel returns no bound.
     """
 
     def log_delta(eps: float) -> Enclosure:

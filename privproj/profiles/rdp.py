@@ -36,19 +36,18 @@ SAMPLING_ADVICE = (
 
 
 def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
-    """Return a map from the sampling rate ``q`` to the Renyi curve under Poisson sampling.
+    """Return a map from the sampling rate to the Renyi curve under Poisson sampling (C15).
 
-    The release is a Gaussian mixture (C15). At integer orders ``a``,
-    ``D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)}`` (Mironov, Talwar, Zhang 2019, Section
-    3.3). It is the divergence in the remove direction; that in the add direction is never larger.
+    The release is a Gaussian mixture with the random squared sensitivity ``S`` over the noise variance.
 
     Args:
-        log_moment: Map from ``j`` to ``ln E exp(j (j-1) S / 2)``, where ``S`` is the random squared sensitivity over
-            the noise variance.
+        log_moment: Map from ``j`` to ``ln E exp(j (j-1) S / 2)``.
     """
     moment = lru_cache(maxsize=None)(log_moment)
 
     def at_rate(q: float) -> RenyiCurve:
+        # D(a) = 1/(a-1) ln sum_{j=0}^{a} C(a,j) (1-q)^(a-j) q^j e^{log_moment(j)} at integer orders a (Mironov, Talwar,
+        # Zhang 2019, Section 3.3), in the remove direction; that in the add direction is never larger.
         def divergence(alpha: float) -> float:
             a, total = round(alpha), -math.inf
             for j in range(2, a + 1):
@@ -70,11 +69,9 @@ def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], Reny
 
 @dataclass(frozen=True)
 class RenyiCurve:
-    """An upper bound of the Renyi divergence in the add and remove directions.
+    """An upper bound of the Renyi divergence in the add and remove directions."""
 
-    The code that builds it guarantees that it is valid.
-    """
-
+    # The code that builds the curve guarantees that it is valid.
     divergence: Callable[[float], float]  # Map from an order ``alpha > 1`` to ``D(alpha)``, in nats
 
     integer_orders: bool = False  # True if only integer orders ``alpha >= 2`` may be used
@@ -97,9 +94,7 @@ class RenyiCurve:
         object.__setattr__(self, "divergence", lru_cache(maxsize=2 * LARGEST_ORDER)(self.divergence))
 
     def over_run(self, run: Run) -> "RenyiCurve":
-        """Return the Renyi curve of a run, which adds up the divergences of its steps.
-
-        If batches are sampled, the curve under Poisson sampling is used.
+        """Return the Renyi curve of a run: the sum of the divergences of its steps.
 
         Raises:
             UnsupportedError: No theorem covers the sampling of the run.
@@ -112,27 +107,18 @@ class RenyiCurve:
         return replace(step, divergence=lambda alpha: run.steps * step.divergence(alpha), poisson=None)
 
     def at(self, order: float) -> float:
-        """Return the Renyi divergence (nats) at an order above 1.
-
-        The result is ``inf`` if the bound does not hold at this order.
-        """
+        """Return the Renyi divergence (nats) at an order, ``inf`` if there is no bound."""
         allowed = order in self.orders if self.orders else not self.integer_orders or float(order).is_integer()
         holds = allowed and self.low <= order < self.high
         return self.divergence(order) if holds else math.inf
 
     def divergence_at(self, alpha: float) -> float:
-        """Return an upper bound of the Renyi divergence (nats) at any order ``alpha > 1``.
-
-        If only integer orders are known, it is that at the next integer. The result is ``inf`` if there is no bound.
-        """
+        """Return an upper bound of the Renyi divergence (nats), ``inf`` if there is none."""
         # If only integer orders may be used, D(ceil(alpha)) bounds D(alpha), because D increases with alpha.
         return next_up(self.at(max(2.0, math.ceil(alpha)) if self.integer_orders else alpha))
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """Return approximately the least ``objective(alpha)`` over the known orders.
-
-        The result is ``inf`` if there is no order.
-        """
+        """Return approximately the least ``objective(alpha)`` over the known orders."""
         if self.orders:
             return min(map(objective, self.orders))
         if self.integer_orders:
@@ -146,7 +132,7 @@ class RenyiCurve:
         return minimize(at, first, last, rtol=1e-6, points=41)[1] if first < last else math.inf
 
     def least_whole(self, objective: Callable[[float], float]) -> float:
-        """Return approximately the least value of ``objective`` over integer orders."""
+        """Return approximately the least ``objective(alpha)`` over integer orders."""
         best, risen, alpha, place = math.inf, 0, 2, 2
         while alpha <= LARGEST_ORDER and risen < 4:
             value = objective(float(alpha))
@@ -156,10 +142,7 @@ class RenyiCurve:
         return min(best, minimize_integer(lambda a: objective(float(a)), low, high))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an upper bound of ``ln delta(eps)``; the lower end is ``-inf`` (unknown).
-
-        ``eps`` is in nats.
-        """
+        """Return an upper bound of ``ln delta(eps)``; the lower end is ``-inf`` (unknown)."""
 
         def at(alpha: float) -> float:
             # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
@@ -181,10 +164,7 @@ class RenyiCurve:
 
 @dataclass(frozen=True)
 class BestCurve:
-    """Several Renyi curves of one release.
-
-    Each curve is converted to ``(eps, delta)`` separately, and the smallest result is used.
-    """
+    """Several Renyi curves of one release, of which the best is used at each epsilon or delta."""
 
     curves: tuple[RenyiCurve, ...]  # Curves, each of which is a valid bound
 
@@ -192,15 +172,12 @@ class BestCurve:
         """Return the Renyi curves of a run.
 
         Raises:
-            UnsupportedError: A curve has no theorem for the sampling of the run.
+            UnsupportedError: No theorem covers the sampling of the run.
         """
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
 
     def divergence_at(self, alpha: float) -> float:
-        """Return the least bound of the Renyi divergence (nats) at order ``alpha``.
-
-        The result is ``inf`` if no bound holds at this order.
-        """
+        """Return the least bound of the Renyi divergence (nats), ``inf`` if there is none."""
         return min(curve.divergence_at(alpha) for curve in self.curves)
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
@@ -208,10 +185,7 @@ class BestCurve:
         return min(curve.least_over_orders(objective) for curve in self.curves)
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return the least bound of ``ln delta(eps)``; the lower end is unknown (-inf).
-
-        ``eps`` is in nats.
-        """
+        """Return the least bound of ``ln delta(eps)``; the lower end is unknown (-inf)."""
         return Enclosure(UNKNOWN_END, min(curve.log_delta(eps).upper for curve in self.curves))
 
     def epsilon(self, log_delta: float) -> Enclosure:
@@ -221,33 +195,25 @@ class BestCurve:
 
 @dataclass(frozen=True)
 class OneOrder:
-    """A Renyi divergence at a single order, and its conversion to epsilon and delta.
-
-    The code that builds the object guarantees that ``divergence`` is an upper bound.
-    """
+    """A Renyi divergence at a single order, and its conversion to epsilon and delta."""
 
     order: float  # The order ``alpha``, above 1
 
+    # The code that builds the object guarantees that it is an upper bound.
     divergence: float  # ``D(alpha)``, in nats
 
     @property
     def log_share(self) -> float:
-        """The term ``ln(1 - 1/alpha)`` of the conversion, where ``alpha`` is the order."""
+        """The term ``ln(1 - 1/alpha)`` of the conversion at the order ``alpha``."""
         return math.log((self.order - 1.0) / self.order)
 
     def price(self, log_delta: float) -> float:
-        """Return epsilon at ``log_delta`` minus the Renyi divergence, by the conversion.
-
-        The result is rounded to nearest and may be negative.
-        """
+        """Return epsilon at ``log_delta`` minus the Renyi divergence, rounded to nearest."""
         # (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
         return (-log_delta - math.log(self.order)) / (self.order - 1.0) + self.log_share
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of the ``ln delta(eps)`` that the Renyi divergence proves.
-
-        ``eps`` is in nats.
-        """
+        """Return an enclosure of the ``ln delta(eps)`` that the Renyi divergence proves."""
         a, share = self.order, self.log_share
         # (alpha - 1) (D - eps + ln(1 - 1/alpha)) - ln(alpha)
         middle = (a - 1.0) * (self.divergence - eps + share) - math.log(a)
@@ -264,20 +230,20 @@ class OneOrder:
 
 @dataclass(frozen=True)
 class ConcentratedCurve:
-    """Concentrated DP: ``D(alpha) <= rho alpha`` for ``1 < alpha < omega`` (C14, C15).
+    """Concentrated DP: a Renyi divergence of at most ``rho alpha`` at orders below ``omega``.
 
-    The code that builds the curve guarantees this bound of the Renyi divergence ``D``.
-    ``eps = rho + 2 sqrt(rho ln(1/delta))`` if ``ln(1/delta) <= (omega-1)^2 rho``, and
-    ``rho omega + ln(1/delta)/(omega-1)`` otherwise (Bun, Dwork, Rothblum, Steinke 2018; Bun, Steinke 2016).
+    The orders ``alpha`` are above 1 (C14, C15).
     """
 
+    # The code that builds the curve guarantees the bound. The conversion is that of Bun, Dwork, Rothblum, Steinke 2018
+    # and Bun, Steinke 2016.
     rho: float  # The slope of the divergence, in nats, above 0
 
     # The bound holds for orders below ``omega``: ``(rho, omega)``-tCDP, or ``rho``-zCDP if ``omega`` is inf
     omega: float = math.inf
 
     def over_run(self, run: Run) -> "ConcentratedCurve":
-        """Return the concentrated DP of a run, with ``rho`` summed over the steps.
+        """Return the concentrated DP of a run, where ``rho`` is the sum over the steps.
 
         Raises:
             UnsupportedError: The run samples batches.
@@ -296,7 +262,7 @@ class ConcentratedCurve:
         return Enclosure(eps * (1.0 - 1e-15), next_up(eps))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)``, the inverse of :meth:`epsilon`."""
+        """Return an enclosure of ``ln delta(eps)``."""
         if eps <= self.rho:
             return Enclosure(0.0, 0.0)
         # ln(1/delta) = (eps - rho)^2/(4 rho),  or (omega - 1) (eps - rho omega) on the linear branch

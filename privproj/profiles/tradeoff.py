@@ -1,10 +1,9 @@
 """Bounds of the trade-off function, advantage and attack rates, from a privacy curve.
 
-An adversary tests which of two neighboring datasets was used, given the output of a run. The trade-off function
-``f(a)`` is the least false negative rate at the false positive rate ``a``. A privacy profile ``delta(eps)`` that holds
-in the add and remove directions bounds it from below (Dong, Roth, Su 2022). Every epsilon gives a valid bound, and a
-search finds the best one. The bounds depend on the curve only, so a calibration to a risk agrees with the reported risk
-(C30).
+An adversary tests which of two neighboring datasets was used, given the output of a run. The trade-off function is the
+least false negative rate at each false positive rate. A privacy profile that holds in the add and remove directions
+bounds it from below (Dong, Roth, Su 2022). Every epsilon gives a valid bound, and a search finds the best one. The
+bounds depend on the curve only, so a calibration to a risk agrees with the reported risk (C30).
 """
 
 import math
@@ -33,10 +32,7 @@ UNIT = 2.0**-53  # soundness: subtracted from a false negative rate for the roun
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:
-    """Return upper bounds of ``delta(eps)`` of a privacy curve, at epsilons in nats.
-
-    Bounds below ``enough`` may be loose.
-    """
+    """Return upper bounds of delta at epsilons in nats, which may be loose below ``enough``."""
     least = math.log(enough) if enough else -math.inf
     return [delta_value(log_delta_unless(curve, eps, least)) for eps in epsilons]
 
@@ -44,9 +40,7 @@ def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0)
 def tradeoff(curve: Curve, rates: Sequence[float]) -> list[float]:
     """Return lower bounds of the false negative rate of every membership attack.
 
-    Args:
-        curve: The privacy curve of the run.
-        rates: False positive rates, one for each bound.
+    ``rates`` are false positive rates, one for each bound.
     """
     return [max(0.0, 1.0 - hit - UNIT) for hit in true_positive_rates(curve, rates)]
 
@@ -54,9 +48,7 @@ def tradeoff(curve: Curve, rates: Sequence[float]) -> list[float]:
 def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
     """Return upper bounds of the true positive rate of every membership attack.
 
-    Args:
-        curve: The privacy curve of the run. Epsilons at which it raises an error are not used.
-        rates: False positive rates, one for each bound.
+    ``rates`` are false positive rates, one for each bound.
     """
 
     def at(eps: float, delta: float, rate: float) -> float:
@@ -65,21 +57,19 @@ def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
         mirrored = 1.0 - (1.0 - delta - rate) / growth + RATE_ROUNDING
         return min(1.0, next_up(delta + growth * rate), next_up(mirrored))
 
+    # Epsilons at which the curve raises an error are not used.
     read = _reader(curve)
     return [_least_risk(read, partial(at, rate=rate)) for rate in rates]
 
 
 def advantage(curve: Curve) -> float:
-    """Return an upper bound of the advantage of any membership attack on a run.
-
-    The advantage is the true positive rate minus the false positive rate. The bound is the delta that is printed at
-    epsilon 0, unless a larger epsilon gives a clearly smaller bound.
-    """
+    """Return an upper bound of the true minus the false positive rate of every attack."""
 
     def at(eps: float, delta: float) -> float:
         # (e^eps - 1 + 2 delta) / (e^eps + 1) (C30), rounded up
         return min(1.0, next_up(math.tanh(0.5 * eps) + 2.0 * delta / (math.exp(eps) + 1.0)))
 
+    # The printed delta at epsilon 0 is used unless a larger epsilon gives a clearly smaller bound.
     least = _least_risk(_reader(curve), at)
     try:
         at_zero = delta_value(read_log_delta(curve, 0.0).upper)
@@ -89,9 +79,7 @@ def advantage(curve: Curve) -> float:
 
 
 def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
-    """Return approximately the ``mu`` of a Gaussian mechanism with this attack risk.
-
-    ``mu`` is the sensitivity over noise.
+    """Return approximately the sensitivity over noise of a Gaussian with this attack risk.
 
     Args:
         risk: A true positive rate at the false positive rate ``fpr``, or an advantage if ``fpr`` is None.
@@ -113,14 +101,13 @@ def gaussian_mu_of_risk(risk: float, fpr: float | None) -> float:
 def risk_of(curve: Curve, target: RiskTarget) -> float:
     """Return the reported upper bound of the attack risk of a run (C30).
 
-    The risk is the true positive rate at the false positive rate of the target. Without such a rate, the risk is the
-    advantage.
+    The risk is the true positive rate at the false positive rate of ``target``, or the advantage if it has none.
     """
     return advantage(curve) if target.fpr is None else true_positive_rates(curve, [target.fpr])[0]
 
 
 def _reader(curve: Curve) -> Callable[[float], float]:
-    """Return a cached map from epsilon to delta, 1 where the curve raises an error."""
+    """Return a cached map from epsilon to delta, which is 1 where the curve raises an error."""
     # No risk depends on deltas below 1e-30.
     curve = at_first_level(curve)
 
