@@ -1,8 +1,7 @@
 """Define adaptive clipping: the clipping norm follows a quantile of gradient norms.
 
-The method is from arXiv 1905.03871. Every release includes a noisy count of the records that were not clipped. The sum
-of gradients and the count are accounted as one release (C31: adaptive clipping, docs/proofs.md). The next clipping norm
-is a function of the noisy count, so it is post-processing.
+The method is from arXiv 1905.03871. Every release has the noisy sum of gradients and a noisy count of the records that
+were not clipped (C31: adaptive clipping, docs/proofs.md). The next clipping norm is post-processing of the count.
 """
 
 import math
@@ -26,9 +25,8 @@ class AdaptiveClipping:
     """Options of adaptive clipping, which tracks a quantile of the gradient norms.
 
     After every release the clipping norm ``C`` becomes ``C exp(-learning_rate (b - target_quantile))``. Here ``b`` is
-    the noisy number of records that were not clipped, divided by the expected batch size. So ``C`` decreases while it
-    is above this quantile of the gradient norms, and increases while it is below. The noise on the sum of gradients is
-    proportional to the ``C`` of the same release.
+    the noisy number of records that were not clipped, divided by the expected batch size. The noise on the sum of
+    gradients is proportional to the ``C`` of the same release.
 
     The released count is the noisy sum of ``b_i - 1/2`` over the batch, where ``b_i`` is 1 if record ``i`` was not
     clipped, else 0. Adding or removing one record changes this sum by 1/2. A plain count would change by 1 and need

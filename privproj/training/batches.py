@@ -1,10 +1,8 @@
 """Draw private batches as planned: Poisson, fixed-size or balls-in-bins sampling.
 
-Batches are drawn from a secret random stream. Every record is read and collated alone, with its own random numbers. A
-training loop cannot read the records of a batch. Only the private optimizer reads them, once for each batch, before it
-releases the batch.
-
-With several processes, a batch of the plan is a logical batch: each process has a share of the batch.
+Batches are drawn from a secret random stream. Every record is read and collated alone, with its own random numbers.
+Only the private optimizer reads the records of a batch, before it releases the batch. With several processes, each has
+a share of every batch.
 """
 
 import itertools
@@ -84,8 +82,8 @@ class Batch:
 class BatchState:
     """The state of a loader's current batch: drawn, clipped, or released.
 
-    The accountant assumes that every batch that the sampler draws is released, with each record at most once. A method
-    that is called in the wrong order raises :class:`InvalidParameterError`.
+    It ensures that every drawn batch is released once. A method that is called in the wrong order raises
+    :class:`InvalidParameterError`.
     """
 
     def __init__(self) -> None:
@@ -107,7 +105,7 @@ class BatchState:
         self.on_open()
 
     def groups_of(self, batch: Any) -> list[Group]:
-        """Return the records of the current batch, in groups.
+        """Return the records of the current batch, in groups that are computed together.
 
         Raises :class:`InvalidParameterError` if ``batch`` is not the last batch that was drawn, or was used before.
         """
@@ -144,9 +142,8 @@ WORKER_SETTINGS = (
 class BinSampler:
     """A sampler of record numbers for ``steps`` batches of balls-in-bins.
 
-    The batches of a run are numbered from 0, and the first one here is ``first``. Each epoch has ``batches`` batches
-    and ``records`` records. ``secret`` is called with the number of an epoch, and returns the secret that determines
-    its batches.
+    An epoch has ``records`` records in ``batches`` batches. The batches of a run are numbered from 0, and ``first`` is
+    the first one to draw. ``secret`` returns the secret that determines the batches of an epoch.
     """
 
     def __init__(self, secret: Callable[[int], str], records: int, batches: int, first: int, steps: int) -> None:
@@ -161,7 +158,7 @@ class BinSampler:
             yield members[position % self.batches].tolist()
 
     def picks(self, epoch: int) -> np.ndarray:
-        """Return the batch that each record picks in an epoch, as numbers from 0."""
+        """Return the number of the batch that each record picks in an epoch, from 0."""
         return pick_batches(self.secret(epoch), epoch, self.records, self.batches)
 
     def members(self, epoch: int) -> list[np.ndarray]:
@@ -174,13 +171,13 @@ class BinSampler:
 class PrivateLoader(BatchState):
     """A data loader that draws batches as planned; :func:`make_private` creates it.
 
-    One pass over the loader is ``ceil(1/q)`` steps for the sampling rate ``q``. With balls-in-bins a pass is an epoch
-    of ``t`` batches. The pass after an unfinished epoch has the remaining batches of this epoch, also in a resumed run.
-    After the planned number of steps the loader yields no more batches.
+    One pass over the loader is ``ceil(1/q)`` steps for the sampling rate ``q``. With balls-in-bins a pass is an epoch.
+    The pass after an unfinished epoch has the remaining batches of this epoch. After the planned number of steps the
+    loader yields no more batches.
 
-    Batch sizes vary. Each batch must be released before the next one is drawn. If a batch has no records, the loader
-    releases it without yielding it. If your loop counts batches, set ``keeps_empty = True`` to get empty batches too.
-    With several processes, the share of one process may be empty in any case.
+    Each batch must be released before the next one is drawn. If a batch has no records, the loader releases it without
+    yielding it. If your loop counts batches, set ``keeps_empty = True`` to get empty batches too.
+
 
     Args:
         loader: The user's loader, whose dataset, ``collate_fn`` and worker settings are used.
@@ -251,8 +248,7 @@ class PrivateLoader(BatchState):
     def __len__(self) -> int:
         """Return the number of steps in the next pass over the data.
 
-        A pass has ``ceil(1/q)`` steps for the sampling rate ``q``. With balls-in-bins, it has the batches that are left
-        in the epoch. The result is at most the number of planned steps that are left.
+        The result is at most the number of planned steps that are left.
         """
         batches, done = self.plan.batches, self.done()
         # ceil(1/q) steps are one pass, and the t batches of an epoch.
@@ -291,7 +287,7 @@ class PrivateLoader(BatchState):
     def _check_next(self, position: int, logical: list[int]) -> None:
         """Raise an error unless a batch is the next one, and the same in all processes.
 
-        ``position`` is the number of the batch in the run, and ``logical`` has the record numbers of the batch.
+        ``position`` is the number of the batch in the run, and ``logical`` has its record numbers.
         """
         # With balls-in-bins every batch is released once.
         if self.plan.batches is not None and position != self.done():
@@ -330,9 +326,9 @@ class PrivateLoader(BatchState):
             yield logical if self.streams.is_insecure else drawn_from(logical, len(logical), generator)
 
     def _batches(self, sampler: Iterator[list[int]], shares: deque[list[int]]) -> Iterator[Batch]:
-        """Yield this process's share of every batch.
+        """Yield this process's share of every batch that ``sampler`` draws.
 
-        The record numbers of all processes are appended to ``shares``.
+        The record numbers of the whole batch are appended to ``shares``.
         """
 
         def shared() -> Iterator[list[tuple[int, int]]]:
@@ -378,7 +374,7 @@ def check_loader(loader: DataLoader) -> None:
     """Raise :class:`InvalidParameterError` for a loader that cannot be made private.
 
     The dataset must support ``len`` and indexing. It must have records, and no nested or sparse tensors. The loader
-    must not have a sampler of its own, because the private loader would replace it.
+    must not have a sampler of its own.
     """
     data = loader.dataset
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not len(data):  # pyright: ignore

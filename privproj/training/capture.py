@@ -2,11 +2,10 @@
 
 ``torch.vmap`` calls the loss function with a batch of one record, so no record can see another one. Every trained
 tensor of the module is replaced by an expanded view with one copy for each record, so that autograd computes the
-gradient of each record. The view takes no memory until an operation needs the copies.
+gradient of each record.
 
 Some operations, such as linear layers, do not need the copies. They have a rule in :data:`RULES`, which runs the
 operation once for all records and stores ("captures") the factors of the gradients (:mod:`privproj.training.trained`).
-Layers are not changed, and a new kind of layer needs no support.
 """
 
 import gc
@@ -80,7 +79,7 @@ class Split(BaseException):
         self.values = values
 
     def parts(self) -> list[list[int]]:
-        """Return two lists of record positions: with a false and with a true condition."""
+        """Return the positions of the records with a false and with a true condition."""
         return [[i for i, value in enumerate(self.values) if value is branch] for branch in (False, True)]
 
 
@@ -94,11 +93,7 @@ class _Pass(TorchFunctionMode):
         self.is_running = True
 
     def check(self, func: Any, kwargs: dict[str, Any]) -> None:
-        """Raise an error if the loss function sets a seed or uses a generator.
-
-        The error is :class:`InvalidParameterError`. It is also raised if the torch function ``func`` assigns to
-        ``tensor.data``.
-        """
+        """Raise an error if the loss function sets a seed, uses a generator or sets ``data``."""
         if self.recorder.seeds() != self.recorder.secret_seeds or kwargs.get("generator") is not None:
             remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
             what = f"a seed or a generator of its own, seen at {getattr(func, '__name__', func)}"
@@ -120,10 +115,7 @@ class _Pass(TorchFunctionMode):
         raise NotImplementedError
 
     def end(self) -> None:
-        """End a call of the loss function, and raise errors that the function has caught.
-
-        An error of privproj or a :class:`Split` is raised again. Any other error is passed to :meth:`check_caught`.
-        """
+        """End a call of the loss function, and raise errors that the function has caught."""
         self.is_running = False
         errors, self.errors = self.errors, []
         for error in errors:
@@ -133,10 +125,7 @@ class _Pass(TorchFunctionMode):
             self.check_caught(error)
 
     def check_caught(self, error: BaseException) -> None:
-        """Raise an error if an error that the loss function caught may depend on the record.
-
-        For a single record this method does nothing.
-        """
+        """Raise an error if an error caught by the loss function may depend on the record."""
 
     def leaks(self) -> bool:
         """Return whether a tensor computed from records is alive after the loss function."""
@@ -182,10 +171,12 @@ class OneRecord(_Pass):
 class AllRecords(_Pass):
     """A call of the loss function for all records of a group, under ``vmap``.
 
-    Under ``vmap``, a tensor with one copy for each record replaces every trained parameter. ``copies`` maps the ``id``
-    of this tensor to the trained tensor and the parameter. ``switch`` has one empty row for each record and requires a
-    gradient, so that autograd runs the backward pass of captured operations. ``switches`` is ``switch`` as seen inside
-    ``vmap``.
+    Attributes:
+        copies: For the ``id`` of the tensor that replaces a parameter, the trained tensor and the parameter. The
+            replacement has one copy for each record.
+        switch: One empty row for each record. It requires a gradient, so that autograd runs the backward pass of
+            captured operations.
+        switches: ``switch`` as seen inside ``vmap``.
     """
 
     def __init__(
@@ -196,9 +187,9 @@ class AllRecords(_Pass):
         self.plain: dict[int, ref[Tensor]] = {}
 
     def check_caught(self, error: BaseException) -> None:
-        """Raise :class:`Split` to halve a group if the loss function caught an error.
+        """Raise :class:`Split` to halve the group if only some records may cause the error.
 
-        The error may be due to some of the records only. Raises :class:`UnsupportedError` instead if random numbers
+        ``error`` is an error that the loss function caught. Raises :class:`UnsupportedError` instead if random numbers
         were drawn before. For a single record or an error of ``vmap``, nothing is raised.
         """
         records = len(self.switch)
@@ -212,10 +203,7 @@ class AllRecords(_Pass):
         raise Split([record < records // 2 for record in range(records)])
 
     def intercept(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Run a torch function that the loss function calls, and return its result.
-
-        If :data:`RULES` has a rule for the function, the rule is run instead.
-        """
+        """Run a torch function that the loss function calls, or its rule in :data:`RULES`."""
         self.check(func, kwargs)
         rule = RULES.get(func)
         out = NotImplemented if rule is None else rule(self, *args, **kwargs)
@@ -236,7 +224,7 @@ class AllRecords(_Pass):
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run a torch function that has no rule in :data:`RULES`, and return its result.
 
-        Raises an error if the function would show several records or their gradients to the loss function.
+        Raises an error if the loss function would see several records or their gradients.
         """
         if func in TRUTH_VALUES and is_batchedtensor(args[0]) and self.depth == 1:
             return self.truth_value(args[0], args)
@@ -291,12 +279,10 @@ class AllRecords(_Pass):
             self.plain[id(tensor)] = self.computed_tensors[-1]
 
     def is_plain(self, arguments: Any) -> bool:
-        """Return whether no tensor in the arguments can depend on random numbers.
-
-        The result is True only for tensors of the records, tensors that all records share, and integers or truth values
-        that are computed from both without random numbers.
-        """
+        """Return whether no tensor in the arguments can depend on random numbers."""
         return all(
+            # Either all records share the tensor, or it is in self.plain: a tensor of the records, or integers or truth
+            # values that are computed without random numbers.
             not is_batchedtensor(t) or ((noted := self.plain.get(id(t))) is not None and noted() is t)
             for t in _tensors(arguments)
         )
@@ -304,9 +290,8 @@ class AllRecords(_Pass):
     def truth_value(self, x: Tensor, of: Any) -> bool:
         """Return the truth value of a tensor if it is the same for all records.
 
-        Otherwise this raises :class:`Split`, so that records with equal values are computed together. If the truth
-        value may depend on random numbers, :class:`UnsupportedError` is raised instead. ``of`` has the tensors that
-        determine the truth value.
+        Otherwise this raises :class:`Split`, or :class:`UnsupportedError` if the truth value may depend on random
+        numbers. ``of`` has the tensors that determine the truth value.
         """
         rows = get_unwrapped(x).detach().movedim(maybe_get_bdim(x), 0)
         rows = rows.reshape(len(rows), -1)
@@ -324,7 +309,7 @@ class AllRecords(_Pass):
         raise Split(values)
 
     def matrix(self, weight: Any) -> Trained | None:
-        """Return the trained matrix with the weight ``weight``; None for any other tensor.
+        """Return the trained matrix whose weight is ``weight``; None for any other tensor.
 
         The result is also None within ``torch.func.grad`` and similar transforms.
         """
@@ -336,7 +321,7 @@ class AllRecords(_Pass):
     def use(self, x: Tensor, forward: Callable[[Tensor], Tensor], keep: Callable[[Tensor, Tensor], None]) -> Tensor:
         """Return ``forward(x)`` for all records, and call ``keep`` in the backward pass.
 
-        ``keep`` is called with ``x`` and the gradient of the result. Both have the records as their first dimension.
+        ``keep`` is called with ``x`` and the gradient of the result, records first.
         """
 
         def keep_after_pass(x: Tensor, g: Tensor) -> None:
@@ -361,25 +346,22 @@ class AllRecords(_Pass):
     ) -> Tensor:  # fmt: skip
         """Multiply ``x`` by a trained matrix, add a bias, and capture the matrix's gradient.
 
-        ``bias`` may be the bias of the trained matrix, any other tensor, or None. It belongs to the dimension
-        ``channels_at`` of the result. ``factors`` is called with ``x``, the gradient of the result, and the value of
-        the bias input: 1 for the trained bias, 0 for another bias, None if the matrix has no trained bias. The result
-        of ``factors`` is the gradient and ``x``, each records x tokens x width.
+        ``forward`` computes the result from ``x`` and a bias or None. ``factors`` returns the two factors of the
+        matrix's gradient, each records x tokens x width, from ``x``, the gradient of the result and the value of the
+        bias input. The bias belongs to the dimension ``channels_at`` of the result.
         """
         owner, parameter = self.copies.get(id(bias), (None, None))
         is_own = owner is trained
         is_frozen = bias is None or not (is_batchedtensor(bias) or bias.requires_grad)
         inside = parameter.detach() if is_own and parameter is not None else bias if is_frozen else None
+        # The bias input is 1 for the trained bias, 0 for another bias, None if the matrix has no trained bias.
         ones = None if trained.bias is None else float(is_own)
         out = self.use(x, lambda x: forward(x, inside), lambda x, g: trained.keep(*factors(x, g, ones)))
         return out if is_own or is_frozen else out + bias.reshape(-1, *[1] * (-1 - channels_at))  # pyright: ignore
 
 
 class _Kept(torch.autograd.Function):
-    """The identity, whose backward pass calls a function ``keep`` with the gradient.
-
-    The first argument of ``keep`` is a tensor ``x``, which is stored in the forward pass.
-    """
+    """The identity function, with a callback that gets the gradient in the backward pass."""
 
     @staticmethod
     def forward(out: Tensor, switch: Tensor, x: Tensor, keep: Callable[..., None]) -> Tensor:
@@ -433,7 +415,6 @@ def _draws(func: Any) -> bool:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """List the tensors in nested tuples, lists and dictionaries."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, tuple | list):
@@ -500,10 +481,7 @@ def _embedding(
 
 
 def _convolution(convolution: Callable[..., Tensor], dimensions: int) -> Callable[..., Any]:
-    """Return a rule that runs a convolution and captures the factors of its gradients.
-
-    ``dimensions`` is the number of spatial dimensions. The rule is for :data:`RULES`.
-    """
+    """Return a rule that runs a convolution and captures the factors of its gradients."""
 
     def rule(
         during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
@@ -561,10 +539,7 @@ def _margins(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> list[int]:
 def _attention(
     during: AllRecords, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return scaled dot-product attention for all records under ``vmap``.
-
-    Autocast is applied, and the gradient of a trained mask is supported.
-    """
+    """Return scaled dot-product attention for all records under ``vmap``."""
     kind = query.device.type
     if torch.is_autocast_enabled(kind):
         # vmap decomposes the function before autocast applies, so the arguments are converted here.
@@ -576,20 +551,14 @@ def _attention(
 
 
 def _equal(during: AllRecords, input: Tensor, other: Tensor) -> Any:
-    """Return whether two tensors are equal, which must be the same for all records.
-
-    Otherwise :meth:`AllRecords.truth_value` raises an error.
-    """
+    """Return whether two tensors are equal; all records must agree."""
     if input.shape != other.shape or not (is_batchedtensor(input) or is_batchedtensor(other)) or during.depth > 1:
         return NotImplemented
     return during.truth_value((input == other).all(), (input, other))
 
 
 def _contains(during: AllRecords, input: Tensor, element: Any) -> Any:
-    """Return whether a tensor contains a value, which must be the same for all records.
-
-    Otherwise :meth:`AllRecords.truth_value` raises an error.
-    """
+    """Return whether a tensor contains a value; all records must agree."""
     if not is_batchedtensor(input) or during.depth > 1:
         return NotImplemented
     return during.truth_value((input == element).any(), (input, element))
@@ -610,7 +579,7 @@ RULES: dict[Any, Callable[..., Any]] = {
 
 
 def _without_overrides(function: Any) -> Any:
-    """Return a copy of a torch function whose calls of torch functions are intercepted."""
+    """Return a copy of a torch function, with interception of the functions that it calls."""
     names = {**function.__globals__, "has_torch_function": lambda *_: False}
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -625,7 +594,7 @@ COMPOSED = {
 
 
 def unsupported_by_vmap(error: Exception) -> UnsupportedError | None:
-    """Return an :class:`UnsupportedError` that explains an error of ``vmap``, else None."""
+    """Return an :class:`UnsupportedError` for an error of ``vmap``; None for other errors."""
     first = str(error).strip().removeprefix("vmap: ").partition("\n")[0]
     text = ". ".join(first.split(". ")[:2]).rstrip(".")
     signs = (

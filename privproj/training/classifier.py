@@ -1,7 +1,7 @@
 """Train a linear head or a small network on features, for ``privproj train``.
 
-A run has a folder with its settings, its ledger, its checkpoint and its report. You can stop a run at any moment and
-resume it. Releases before the stop are counted.
+A run has a folder with its settings, its ledger, its checkpoint and its report. A stopped run can be resumed, and its
+earlier releases are counted.
 """
 
 import json
@@ -74,12 +74,10 @@ class Data:
 def load(name: str) -> Data:
     """Load features and class labels of ``digits`` or of an ``.npz`` file.
 
-    The features of scikit-learn's ``digits`` are pixels divided by 16. Features of a file are not scaled, because
-    statistics of private records would be a release. The test set is ``test_x`` and ``test_y`` of the file, or else
-    about a quarter of the records. A public permutation selects this quarter in ``digits``. In a file, a hash of each
-    record decides, so adding one record changes the training set by at most this record. The number of classes is
-    assumed to be public.
+    Features of a file are not scaled. The test set is ``test_x`` and ``test_y`` of the file, or else about a quarter of
+    the records. The number of classes is assumed to be public.
     """
+    # Features of a file are not scaled, because statistics of private records would be a release.
     arrays = _read_features(name)
     x, y = _checked_tensors(arrays["x"], arrays["y"])
     if "test_x" in arrays:
@@ -90,8 +88,10 @@ def load(name: str) -> Data:
             )
         return Data(x, y, test_x, test_y)
     if name == "digits":
+        # A public permutation selects the test set.
         train, test = np.split(np.random.default_rng(0).permutation(len(x)), [int((1.0 - TEST_SHARE) * len(x))])
     else:
+        # A hash of each record decides, so adding one record changes the training set by at most this record.
         records = zip(x.numpy(), y.numpy(), strict=True)
         bytes_of = [sha256(features.tobytes() + label.tobytes()).digest()[0] for features, label in records]
         tested = np.array(bytes_of) < TEST_SHARE * 256
@@ -107,7 +107,7 @@ def _read_features(name: str, option: str = "data") -> dict[str, np.ndarray]:
     """Return the arrays of ``digits`` or of a file, by name.
 
     ``option`` is the command-line option, for error messages. Raises :class:`InvalidParameterError` if the file cannot
-    be read or if arrays are missing.
+    be read or lacks arrays.
     """
     if name == "digits":
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
@@ -130,8 +130,8 @@ def _read_features(name: str, option: str = "data") -> dict[str, np.ndarray]:
 def _checked_tensors(x: np.ndarray, y: np.ndarray, option: str = "data") -> tuple[Tensor, Tensor]:
     """Return features (records x width) and classes (one for each record) as tensors.
 
-    Raises :class:`InvalidParameterError` unless the shapes match, all features are finite, and classes are integers
-    from 0 to 1e6.
+    Raises :class:`InvalidParameterError` unless shapes match, features are finite, and classes are integers from 0 to
+    1e6.
     """
     numbers = x.dtype.kind in "fiu" and y.dtype.kind in "iu"
     fit = numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]
@@ -145,10 +145,7 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray, option: str = "data") -> tupl
 
 
 def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
-    """Return a linear head or a network with one hidden layer, with initial weights.
-
-    The last layer starts at zero. Adapters are added if the training algorithm needs them.
-    """
+    """Return a linear head or a network with one hidden layer, with initial weights."""
     width, seed = data.x.shape[1], settings.insecure_seed or 0
     head = nn.Linear(settings.hidden or width, data.classes)
     for parameter in head.parameters():
@@ -170,10 +167,9 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
 
 
 def _device_named(name: str | None) -> torch.device:
-    """Return the torch device with this name.
+    """Return the torch device with this name; by default a GPU or else the CPU.
 
-    If ``name`` is None, the device is a GPU if there is one, else the CPU. Raises :class:`InvalidParameterError` if
-    torch cannot use the device.
+    Raises :class:`InvalidParameterError` if torch cannot use the device.
     """
     try:
         device = own_device(torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu")))
@@ -185,10 +181,7 @@ def _device_named(name: str | None) -> torch.device:
 
 
 def join(settings: Settings) -> Processes:
-    """Join the processes that ``torchrun`` started for a run, and return them.
-
-    Each process uses its own device of the type in the settings.
-    """
+    """Join the processes that ``torchrun`` started for a run, and return them."""
     return join_processes(_device_named(settings.device))
 
 
@@ -196,7 +189,7 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
     """Load the checkpoint of a folder into the module, and return the checkpoint.
 
     The result is empty if there is no checkpoint. Raises :class:`InvalidParameterError` if the checkpoint is damaged,
-    has more releases than the ledger, or is missing although the ledger has releases.
+    or does not fit the releases in the ledger.
     """
     path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
     released = read_ledger(ledger).spent if ledger.exists() else 0
@@ -225,11 +218,14 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
 class ClassifierTraining:
     """A training run in a folder, new or resumed from its checkpoint and its ledger.
 
-    If epsilon of the planned run cannot be computed, the constructor raises an error before anything is released.
-    DP-SFT has two stages: a private search for a subspace, by default with half of the steps, and then training in the
-    subspace. If the search uses public data, all steps are for the training. Other algorithms have one stage. ``state``
-    is the checkpoint, and ``total`` is the number of private steps of all stages. In processes other than process 0,
-    ``folder`` and ``ledger`` are None.
+    The constructor raises an error if epsilon of the planned run cannot be computed. DP-SFT has two stages: a private
+    search for a subspace, and then training in the subspace. Other algorithms have one stage.
+
+    Attributes:
+        state: The checkpoint.
+        total: The number of private steps of all stages.
+        folder: The folder of the run; None except in process 0.
+        ledger: The path of the ledger; None except in process 0.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
@@ -301,7 +297,7 @@ class ClassifierTraining:
     def public_records(self, name: str) -> DataLoader:
         """Return a loader of the public records in a file.
 
-        Raises :class:`InvalidParameterError` if these have another number of features than the private records, or more
+        Raises :class:`InvalidParameterError` if they have another number of features than the private records, or more
         classes.
         """
         arrays, width, classes = _read_features(name, "public_data"), self.data.x.shape[1], self.data.classes
@@ -384,11 +380,9 @@ class ClassifierTraining:
             self.save()
 
     def report(self, began: float) -> dict[str, Any]:
-        """Return the report of a finished run: accuracy, noise, files and epsilon.
+        """Return the report of a finished run: accuracy, noise, files, epsilon and releases.
 
-        The report also has the account of the releases. ``began`` is the time of the start by ``time.monotonic``, in
-        seconds. With adaptive clipping the report also has the first and the last clipping norm, and the standard
-        deviation of the noise on the count.
+        ``began`` is the time of the start by ``time.monotonic``, in seconds.
         """
         plan, account = self.optimizer.plan, self.optimizer._spending.account
         sigma = self.settings.adaptive_clipping_sigma
@@ -416,8 +410,7 @@ class ClassifierTraining:
 def public_search(module: nn.Module, batches: DataLoader, settings: Settings, steps: int, rank: int) -> list[Tensor]:
     """Train a module on public batches without noise, and return weight snapshots.
 
-    A snapshot is taken after every ``floor(steps/rank)`` steps. It is the vector of all trained weights minus their
-    values before the first step. The mean gradient of each batch is clipped, and not each record's gradient.
+    After every ``floor(steps/rank)`` steps, a snapshot has the changes of all trained weights since the first step.
     """
     if rank > steps:
         raise InvalidParameterError("rank", rank, f"at most {steps}, the number of steps of the search")
@@ -427,6 +420,7 @@ def public_search(module: nn.Module, batches: DataLoader, settings: Settings, st
     for step, (x, y) in zip(range(1, steps + 1), chain.from_iterable(repeat(batches)), strict=False):
         optimizer.zero_grad()
         cross_entropy(module(x), y).backward()
+        # The mean gradient of the batch is clipped, and not each record's gradient.
         torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
         optimizer.step()
         if step % every == 0:
@@ -453,7 +447,7 @@ def begin_run(settings: Settings, folder: Path) -> None:
 
 
 def _fingerprint(settings: dict[str, Any]) -> str:
-    """Return a hash of the settings, to detect that they were changed before a resume."""
+    """Return a hash of the settings, to detect changes before a resume."""
     return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,18 +1,14 @@
 """Check that a run accounts for its dataset and for earlier releases on its tensors.
 
-A record that occurs k times in a dataset contributes up to k times the clipping norm, so duplicates raise an error. A
-ledger belongs to one dataset: the sampling rate depends on the number of records, and the privacy budget is for the
-users with these records.
+A record that occurs k times in a dataset contributes up to k times the clipping norm, so duplicates raise an error.
 
-A digest identifies the dataset. It is computed from private data without noise, so it can confirm a correct guess of
-the data. Therefore the digest is in a separate file next to the ledger, which only the owner may read and which must
-not be published.
+A ledger belongs to one dataset. A digest identifies the dataset in a separate file next to the ledger. The file must
+not be published, because the digest can confirm a correct guess of the data.
 
-The first release of a run sets an attribute, the stamp, on every trained tensor and on every module that contains one.
-The stamp lists the releases that are accounted so far. A later run on such a tensor or module must account for these
-releases: it needs the same ledger or, without a ledger, a subspace whose account has them. A stamp stays on a tensor
-under another optimizer, head or wrapper, and on a module when adapters are merged. Copies and pickles of a module have
-its stamp. Weights that are loaded into another module have no stamp.
+A run must account for all earlier releases on the same tensors. So its first release sets an attribute, the stamp, on
+every trained tensor and on every module that contains one. The stamp lists the releases that are accounted so far. A
+later run needs the same ledger or, without a ledger, a subspace whose account has these releases. Copies and pickles of
+a module have its stamp. Weights that are loaded into another module have no stamp.
 """
 
 import hashlib
@@ -61,7 +57,7 @@ class Identity:
 def check_distinct(dataset: Dataset) -> None:
     """Raise an error if a dataset contains the same record twice.
 
-    Two records are the same if they are one of the following:
+    Two records are the same if they are:
 
     * the same index of one dataset, also through ``ConcatDataset``, ``Subset`` and the first part of a ``StackDataset``
     * the same row of the same tensors
@@ -101,10 +97,9 @@ def check_distinct(dataset: Dataset) -> None:
 
 
 def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
-    """Yield ``(source, indices)`` for every dataset that some records come from.
+    """Yield an identifier of each underlying dataset, with the positions of records in it.
 
-    ``positions`` are the positions of the records in ``dataset``. ``source`` identifies a dataset within ``dataset``,
-    such as a part of a ``ConcatDataset``. ``indices`` are the positions of the records there.
+    ``positions`` are the positions of the records in ``dataset``, which may combine several datasets.
     """
     if isinstance(dataset, Subset) and np.asarray(dataset.indices).dtype.kind in "iu":
         # Indices below 0 count from the end.
@@ -133,8 +128,7 @@ def identity(dataset: Dataset) -> Identity:
     """Return the number of records of a dataset and a digest of their contents.
 
     The digest covers all of a ``TensorDataset``, and a public sample of 60 evenly spaced records of any other dataset.
-    The records are read twice. If their contents differ, as with random crops, the digest is None. The random states of
-    torch on the CPU, NumPy and Python are restored afterwards.
+    If the contents differ when they are read twice, as with random crops, the digest is None.
 
     Args:
         dataset: A dataset with a length and an index.
@@ -189,10 +183,11 @@ def _parts(value: Any) -> list[Any]:
 
 
 class Sidecar:
-    """The file ``<ledger>.data``, with the identity of a dataset and a count of releases.
+    """The file ``<ledger>.data``, which identifies a dataset and counts its releases.
 
-    ``data`` is the identity of the dataset of this run. ``entries`` has the other fields of the file, such as
-    ``entries["ledger"]``, a random name of the ledger.
+    Attributes:
+        data: The identity of the dataset of this run.
+        entries: Other fields of the file, such as ``entries["ledger"]``, a random name of the ledger.
     """
 
     def __init__(self, ledger: str, data: Identity) -> None:
@@ -201,11 +196,10 @@ class Sidecar:
         self.entries: dict[str, Any] = {"ledger": token_hex()}
 
     def check(self, account: Account) -> None:
-        """Raise an error unless the data file matches the run's dataset and releases.
+        """Raise an error unless the file matches the dataset and the ledger's releases.
 
-        The error is :class:`InvalidParameterError`. It is raised if the releases of ``account`` are about another
-        dataset, or are fewer than in the file. It is also raised if the file is damaged, or missing although
-        ``account`` has releases.
+        ``account`` has the releases of the ledger. The error is :class:`InvalidParameterError`. It is also raised if
+        the file is damaged, or missing although there are releases.
         """
         remedy = f"restore it from a backup, or {ANOTHER_LEDGER}"
         if self.path.exists():
@@ -230,10 +224,9 @@ class Sidecar:
             raise InvalidParameterError("ledger", actual, "a ledger with the file that identifies its data", remedy)
 
     def keep(self, releases: int) -> None:
-        """Write the identity of the dataset and the number of releases to the data file.
+        """Write the identity of the dataset and the number of releases to the file.
 
-        The ledger calls this before the first release and at intervals afterwards. Raises :class:`UnsupportedError` if
-        the file cannot be written.
+        Raises :class:`UnsupportedError` if the file cannot be written.
         """
         text = json.dumps({"private": PRIVATE, "releases": releases, **asdict(self.identity), **self.entries}, indent=2)
         try:
@@ -243,10 +236,10 @@ class Sidecar:
             raise UnsupportedError(f"{reason}. Free space or change its permissions, and continue.") from error
 
     def _read(self, remedy: str) -> tuple[Identity, int]:
-        """Return the identity of the dataset and the number of releases in the data file.
+        """Return the identity of the dataset and the number of releases in the file.
 
-        The other fields of the file are stored in ``entries``. Raises :class:`InvalidParameterError` with the remedy
-        ``remedy`` if the file is damaged.
+        Other fields are added to ``entries``. Raises :class:`InvalidParameterError` with ``remedy`` if the file is
+        damaged.
         """
         try:
             entries = parse_json(read_bounded(self.path).decode())
@@ -265,11 +258,10 @@ STAMP = "_privproj_releases"
 
 
 class Stamps:
-    """The stamp of a run, and the stamps of earlier runs on the same tensors.
+    """The list of releases that a run attaches to its module and tensors as an attribute.
 
-    A stamp is an attribute of a module or tensor, which lists the releases made on it by phase. It also has the random
-    name of their ledger, or None. ``account`` has the releases of all earlier phases, and then those of this run.
-    ``name`` is the random name of this run's ledger, and ``path`` is its path, for error messages.
+    ``account`` has the releases that the run accounts for: those of earlier phases, and then its own. ``name`` is the
+    random name of the ledger, and ``path`` is its path. Both are None without a ledger.
     """
 
     def __init__(
@@ -284,7 +276,7 @@ class Stamps:
     def earlier(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the stamps of earlier runs, each with the name of its module or tensor.
 
-        A stamp lists the releases that an earlier run on this module or tensor accounted for.
+        A stamp lists the releases that the earlier run accounted for.
         """
         for name, part in self.parts:
             stamp = vars(part).get(STAMP)
@@ -292,11 +284,7 @@ class Stamps:
                 yield name or "module", stamp
 
     def check(self) -> None:
-        """Raise an error unless the run accounts for all releases of earlier runs.
-
-        Earlier runs on the same module or tensors are known by their stamps, which list releases and name a ledger. The
-        run must use the same ledger. The error is :class:`InvalidParameterError`.
-        """
+        """Raise an error unless the run accounts for earlier releases on the same tensors."""
         phases = self.stamp["phases"]
         for name, stamp in self.earlier():
             pairs = list(zip(stamp["phases"], phases, strict=False))
@@ -307,13 +295,12 @@ class Stamps:
                 raise InvalidParameterError("ledger", self.path or "no ledger", expected, remedy)
 
     def count(self) -> None:
-        """Add one release to the stamp of the run, which lists the releases on its tensors.
-
-        The first call attaches the stamp to every trained tensor and to every module that contains one.
-        """
+        """Add one release to the list of releases on the tensors of the run."""
         self.stamp["phases"][-1][1] += 1
         trained = {p for one in self.trained for p in one.parameters}
         around = (m for m in self.module.modules() if not trained.isdisjoint(m.parameters()))
+        # The first call attaches the stamp to every trained tensor and to every module that contains one.
+        # So it is known under another optimizer, head or wrapper, and after adapters are merged.
         for part in () if self.left else (*around, *trained):
             vars(part)[STAMP] = self.stamp
         self.left = True

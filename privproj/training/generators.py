@@ -1,10 +1,9 @@
 """Provide random streams for batches, projections, noise and forward passes.
 
-torch seeds its CPU generator with only 32 bits, and an adversary can try all seeds of this length. Here the whole state
-of the CPU generator comes from entropy of the operating system. On a GPU the seed and the offset of the counter come
-from this entropy, together 124 bits. The generators are not cryptographic, and floating-point Gaussian samples are only
-approximately Gaussian. The batches of balls-in-bins come from SHAKE-256, because a resumed run must draw the same
-batches again on any machine.
+torch seeds its CPU generator with only 32 bits. Here the whole state of the CPU generator comes from entropy of the
+operating system. On a GPU 124 bits of the seed and the counter come from this entropy. The generators are not
+cryptographic, and floating-point Gaussian samples are only approximately Gaussian. The batches of balls-in-bins come
+from SHAKE-256, because a resumed run must draw the same batches again on any machine.
 """
 
 import os
@@ -44,8 +43,7 @@ LARGEST_OFFSET = 2**62
 class Stream:
     """A random stream that cannot be copied, pickled or used in a forked process.
 
-    The stream has one generator for each device, made at the first use of that device. Devices get different parts of
-    the seed, in the order in which they are first used. This order is the same in all processes of a run.
+    The stream has one generator for each device, made at the first use of that device.
     """
 
     def __init__(self, seed: np.random.SeedSequence) -> None:
@@ -55,7 +53,7 @@ class Stream:
     def fresh_seed(self) -> np.random.SeedSequence:
         """Return a new seed, different from all seeds that the stream has returned.
 
-        Raises :class:`InvalidParameterError` in a process that did not seed the stream.
+        Raises :class:`InvalidParameterError` in a forked process.
         """
         self.check_process()
         return self.seed.spawn(1)[0]
@@ -70,15 +68,16 @@ class Stream:
     def on(self, device: torch.device) -> torch.Generator:
         """Return the stream's random generator for a device.
 
-        Raises :class:`InvalidParameterError` in a process that did not seed the stream. Raises
-        :class:`UnsupportedError` while a CUDA graph is captured, because the ledger would not count replays of the
-        graph.
+        Raises :class:`InvalidParameterError` in a forked process, and :class:`UnsupportedError` while a CUDA graph is
+        captured.
         """
         self.check_process()
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             problem = "a step cannot be part of a CUDA graph, because the ledger would not count its replays"
             raise UnsupportedError(f"{problem}. Run the step outside of the graph")
         if device not in self.generators:
+            # Devices get different parts of the seed in the order of their first use, which is the same in all
+            # processes of a run.
             self.generators[device] = generator(device, *self.seed.spawn(1))
         return self.generators[device]
 
@@ -92,8 +91,8 @@ class Stream:
 class Streams:
     """The four independent random streams of a run.
 
-    ``sampler`` draws batches, ``projection`` draws projections and public factors, ``noise`` draws noise, and
-    ``forward`` seeds the forward passes. None of the streams depends on torch's global seed.
+    ``sampler`` draws batches, ``projection`` draws projections and other public random matrices, ``noise`` draws noise,
+    and ``forward`` seeds the forward passes.
     """
 
     sampler: Stream
@@ -104,12 +103,10 @@ class Streams:
 
 
 def streams(insecure_seed: int | None = None, spent: int = 0, processes: Processes | None = None) -> Streams:
-    """Return random streams seeded by the operating system or by ``insecure_seed``.
+    """Return random streams seeded by the operating system or, for tests, by a number.
 
-    ``insecure_seed`` is for tests only. ``spent`` is the number of earlier releases. With an insecure seed this number
-    is part of the seed, so that a resumed run does not repeat its noise. All processes of a run share the seeds of the
-    sampler and the projection. Without an insecure seed, each process draws its own seeds for noise and forward passes
-    and does not send them to other processes.
+    ``spent`` is the number of earlier releases. It is part of an insecure seed, so that a resumed run does not repeat
+    its noise. All processes of a run share the seeds of the sampler and the projection.
     """
     if insecure_seed is not None:
         insecure_seed = integer("insecure_seed", insecure_seed, "an integer from 0 to 2^128", 0, 2**128)
@@ -117,13 +114,14 @@ def streams(insecure_seed: int | None = None, spent: int = 0, processes: Process
     shared = entropy if processes is None else processes.agree(entropy)
     sampler, projection, *local = np.random.SeedSequence(shared, pool_size=POOL_SIZE).spawn(4)
     if insecure_seed is None:
+        # Each process draws its own seeds for noise and forward passes and does not send them to other processes.
         local = [np.random.SeedSequence(secrets.randbits(ENTROPY_BITS), pool_size=POOL_SIZE) for _ in local]
     return Streams(Stream(sampler), Stream(projection), *map(Stream, local), is_insecure=insecure_seed is not None)
 
 
 @contextmanager
 def unchanged_numbers(devices: Iterable[torch.device] = ()) -> Iterator[None]:
-    """Restore the random states of torch, NumPy and Python at the end of a ``with`` block.
+    """Restore the random states of torch, NumPy and Python after a ``with`` block.
 
     For torch these are the default generators of the CPU and of the GPUs in ``devices``.
     """
@@ -148,12 +146,10 @@ def device_generator(device: torch.device) -> torch.Generator:
 
 
 def seed_torch(devices: Iterable[torch.device], seed: np.random.SeedSequence) -> None:
-    """Set the state of torch's default generators on ``devices`` from a secret seed.
-
-    Dropout masks depend on the position of a record in its batch, which depends on the other records. With a known
-    seed, an adversary would know how one record changes the contributions of other records.
-    """
+    """Set the state of torch's default generators on ``devices`` from a secret seed."""
     for device in devices:
+        # Dropout masks depend on the position of a record in its batch, which depends on the other records. With a
+        # known seed, an adversary would know how one record changes the contributions of other records.
         if device.type in STATE_BYTES:
             device_generator(device).set_state(generator(device, *seed.spawn(1)).get_state())
 
@@ -167,10 +163,10 @@ def seed_numpy_and_python(seed: int) -> None:
 def seed_record(secret: str, step: int, number: int) -> None:
     """Set the seeds of torch on the CPU, NumPy and Python for one record in one step.
 
-    The seeds depend on ``secret``, the step and the number of the record only, so the random numbers for a record do
-    not depend on other records. For speed the seeds are short: 64 bits for torch, 32 bits for NumPy and Python.
+    The seeds depend on ``secret``, the step and the number of the record only.
     """
     digest = sha256(f"{secret} {step} {number}".encode()).digest()
+    # For speed the seeds are short: 64 bits for torch, 32 bits for NumPy and Python.
     torch.default_generator.manual_seed(int.from_bytes(digest[:8], "little"))
     seed_numpy_and_python(int.from_bytes(digest[8:12], "little"))
 
@@ -178,9 +174,8 @@ def seed_record(secret: str, step: int, number: int) -> None:
 class EpochSecrets:
     """The random secrets that determine the balls-in-bins batches of each epoch.
 
-    Each epoch has a fresh secret, so two copies of a run draw different batches in later epochs. ``seed`` makes the
-    secrets repeatable, for tests only. ``keep`` is called with the number and the secret of a new epoch, to store them.
-    ``begun`` is the number and the secret of an epoch to resume.
+    ``seed`` makes the secrets repeatable, for tests only. ``keep`` stores the number and the secret of a new epoch.
+    ``begun`` has the number and the secret of an epoch to resume.
     """
 
     def __init__(
@@ -193,11 +188,12 @@ class EpochSecrets:
     def of(self, epoch: int, processes: Processes) -> str:
         """Return the secret of an epoch of balls-in-bins, the same in all processes.
 
-        A new secret is stored with ``keep`` before batches are drawn from the secret.
+        A new secret is stored before batches are drawn from it.
         """
         # Only process 0 knows the stored secret, and only process 0 stores new ones.
         self.epoch, self.secret = processes.agree((self.epoch, self.secret))
         if epoch != self.epoch:
+            # Each epoch has a fresh secret, so two copies of a run draw different batches in later epochs.
             secret = secrets.token_hex(ENTROPY_BITS // 8)
             if self.seed is not None:
                 secret = sha256(f"{self.seed} {epoch}".encode()).hexdigest()
@@ -209,10 +205,9 @@ class EpochSecrets:
 
 
 def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndarray:
-    """Return the batch that each record picks in an epoch, as numbers from 0.
+    """Return the number of the batch that each record picks in an epoch, from 0.
 
-    Picks are uniform and independent between records and between epochs. The same arguments give the same picks on
-    every machine and with every version of NumPy and torch.
+    Picks are uniform and independent. The same arguments give the same picks on every machine.
     """
     # Rejection sampling with t batches: words w <= 2^64 - (2^64 mod t) - 1 are accepted. There is a multiple of t of
     # them, so w mod t is uniform.
@@ -226,7 +221,7 @@ def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndar
 
 
 def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Generator:
-    """Return a generator on a device, with a state from ``seed``.
+    """Return a random generator on a device, with a state from ``seed``.
 
     On the CPU and on CUDA devices the whole state comes from ``seed``, on other devices only 64 bits.
     """
@@ -247,26 +242,22 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
 
 
 def _check_length(state: torch.Tensor, device: torch.device) -> None:
-    """Raise :class:`RuntimeError` if a generator's state has an unexpected length."""
     if state.numel() != STATE_BYTES[device.type]:
         problem = f"the state of torch's generator on {device} must be {STATE_BYTES[device.type]} bytes long"
         raise RuntimeError(f"{problem}, got {state.numel()}. Use a version of torch that privproj supports.")
 
 
 def philox_state(seed: np.random.SeedSequence) -> tuple[int, int]:
-    """Return a random seed and a random offset for a CUDA generator.
+    """Return a random 64-bit seed and a random counter offset for a CUDA generator.
 
-    The seed has 64 bits. The offset is a multiple of 4 below 2^62, so it has 60 random bits.
+    The offset is a multiple of 4 below 2^62, so it has 60 random bits.
     """
     key, offset = seed.generate_state(2, np.uint64)
     return int(key), int(offset) % LARGEST_OFFSET // 4 * 4
 
 
 def normal(shape: tuple[int, ...], like: torch.Tensor, stream: Stream | torch.Generator) -> torch.Tensor:
-    """Return a tensor of independent standard normal numbers.
-
-    The result has the dtype and the device of ``like``.
-    """
+    """Return independent standard normal numbers, with the dtype and device of ``like``."""
     drawn = stream.on(like.device) if isinstance(stream, Stream) else stream
     # An active TorchFunctionMode would otherwise intercept the call and could return other numbers.
     with torch._C.DisableTorchFunction():
@@ -276,12 +267,13 @@ def normal(shape: tuple[int, ...], like: torch.Tensor, stream: Stream | torch.Ge
 def orthonormal(
     rows: int, columns: int, like: torch.Tensor, stream: Stream | torch.Generator
 ) -> tuple[torch.Tensor, ...]:
-    """Return the QR factors ``(Q, R)`` of a random Gaussian matrix, rows x columns.
+    """Return the QR factors of a random Gaussian matrix, rows x columns.
 
-    ``Q`` (rows x columns) has orthonormal columns that span a uniformly random subspace. ``R`` is columns x columns.
-    ``columns`` is at most ``rows``. The factors are computed in double precision if the device supports it, because a
-    ``Q`` with larger rounding errors could increase the norm of a clipped gradient.
+    The columns of the first factor are orthonormal and span a uniformly random subspace. ``columns`` is at most
+    ``rows``.
     """
     gaussian = normal((rows, columns), like, stream)
+    # In double precision if the device supports it: larger rounding errors of Q could increase the norm of a clipped
+    # gradient.
     q, r = torch.linalg.qr(gaussian if gaussian.device.type == "mps" else gaussian.double())
     return q.to(like), r.to(like)

@@ -1,7 +1,6 @@
 """Define the private optimizer, which clips, releases and uses gradients.
 
-It ensures that the training loop does what is accounted: every batch is released once, and the wrapped torch optimizer
-receives released gradients only.
+It ensures that every batch is released once, and the wrapped torch optimizer receives released gradients only.
 """
 
 import inspect
@@ -42,9 +41,8 @@ AGREEMENT = 0.05
 class ReleaseCounter:
     """The number of releases of a run, also stored in the ledger file if there is one.
 
-    A release is counted before its noisy sum exists, so the ledger of a killed run counts every release. A release
-    beyond the planned steps raises an error. ``account`` has the earlier releases that are accounted together with this
-    run, and then those of this run. ``stamps`` (:class:`Stamps`) has the releases of earlier runs on the same tensors.
+    ``account`` has the releases that the run accounts for: those of earlier runs, and then its own. ``stamps`` lists
+    the releases that earlier runs made on the same tensors.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger | None, account: Account, stamps: Stamps) -> None:
@@ -56,10 +54,10 @@ class ReleaseCounter:
         return self.account.phases[-1][1]
 
     def record(self) -> None:
-        """Count one more release, also in the ledger; called before the release is made.
+        """Count one more release, also in the ledger, before it is made.
 
         Raises :class:`UnsupportedError` if all planned steps are released, and :class:`InvalidParameterError` if the
-        account lacks releases of an earlier run on the same tensors.
+        account lacks earlier releases on the same tensors.
         """
         if self.steps >= self.plan.steps:
             raise UnsupportedError(
@@ -67,6 +65,7 @@ class ReleaseCounter:
             )
         self.stamps.check()
         if self.ledger is not None:
+            # This comes before the noisy sum exists, so the ledger of a killed run counts every release.
             self.ledger.record()
         self.account = self.account.with_release()
         self.stamps.count()
@@ -77,8 +76,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     ``step_on(loss_fn, batch)`` makes a whole step on a batch of the private loader. Loops that call ``step()``
     themselves call ``backward_on(loss_fn, batch)`` before. The wrapped optimizer receives released gradients only, so
-    its learning rates, momentum, weight decay and schedulers are post-processing. After ``close`` another process may
-    write to the ledger.
+    its learning rates, momentum, weight decay and schedulers are post-processing.
 
     Args:
         optimizer: The wrapped optimizer, over every trained tensor and no others.
@@ -145,10 +143,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._check_groups()
 
     def _share(self) -> None:
-        """Make the groups, defaults and state of the wrapped optimizer those of this one.
-
-        Schedulers and checkpoints of the private optimizer then act on the wrapped optimizer.
-        """
+        """Share parameter groups, defaults and state with the wrapped optimizer."""
+        # Schedulers and checkpoints of the private optimizer then act on the wrapped optimizer.
         for name in ("param_groups", "defaults", "state"):
             setattr(self, name, getattr(self._original, name))
 
@@ -171,7 +167,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state into the wrapped optimizer; the count of releases does not change.
 
-        With adaptive clipping the clipping norm is loaded too.
+        The clipping norm of adaptive clipping is loaded too.
 
         Args:
             state_dict: The result of :meth:`state_dict`, from this run or from the run that is resumed.
@@ -239,8 +235,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all releases so far, rounded up.
 
-        The releases include those of earlier runs in the ledger, and those that computed a subspace for DP-SFT. If
-        there are no releases yet, the result is the epsilon of the whole plan.
+        Releases of earlier runs in the ledger, and of the search for a subspace, are included. Before the first
+        release, the result is the epsilon of the whole plan.
 
         Args:
             delta: The delta of the result, above 0 and below 1.
@@ -282,9 +278,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
     ) -> Tensor:
         """Compute and clip the gradients of a batch; :meth:`step` releases their sum.
 
-        If this method raises an error, no gradient of the batch is added. You may then pass the same batch again, for
-        example with a smaller ``micro_batch_size``. Random numbers that the loss function draws from the generators of
-        torch, NumPy or Python come from a secret seed.
+        If this method raises an error, no gradient of the batch is added. You may then pass the same batch again.
+        Random numbers that the loss function draws from the generators of torch, NumPy or Python come from a secret
+        seed.
 
         Args:
             loss_fn: Called with a batch of one record, as ``collate_fn([record])`` returns it; returns the loss, with
@@ -334,13 +330,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return total / max(1, records)
 
     def _add(self, loss_fn: LossFunction, group: Group, one_by_one: bool) -> Tensor:
-        """Add the clipped gradients of some records to the sum, and return the sum of losses.
-
-        If the loss function takes different branches for these records, they are computed in separate parts.
-        """
+        """Add the clipped gradients of some records to the sum, and return their total loss."""
         try:
             losses = self._recorder.losses(loss_fn, group, one_by_one=one_by_one)
         except Split as split:
+            # The loss function takes different branches for these records, so each part is computed alone.
             return torch.stack([self._add(loss_fn, group.rows(part), one_by_one) for part in split.parts()]).sum()
         self._noisy_sum.add(group.records)
         return losses.sum()
@@ -348,15 +342,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def _compare_one(self, loss_fn: LossFunction, group: Group) -> None:
         """Raise an error unless a record has the same gradient with and without ``vmap``.
 
-        The record is the first one of ``group``. The check is skipped if the loss function draws random numbers, or if
-        a trained tensor supports ``vmap`` only. The error is :class:`UnsupportedError`.
+        The record is the first one of ``group``. The error is :class:`UnsupportedError`.
         """
         recorder, one, gradients = self._recorder, group.rows([0]), []
+        # These tensors support vmap only.
         if any(trained.only_for for trained in self._trained):
             return
         for one_by_one in (False, True):
             recorder.losses(loss_fn, one, one_by_one=one_by_one)
             gradients.append([trained.take() for trained in self._trained])
+            # The gradients may differ because of random numbers.
             if recorder.has_drawn():
                 return
         norms, distances = [], []
@@ -376,10 +371,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
 
     def _check_gradients(self) -> None:
-        """Raise an error if all gradients of the first batches are zero.
-
-        Releases without gradients would be noise only. The error is :class:`InvalidParameterError`.
-        """
+        """Raise an error if all gradients of the first batches are zero."""
+        # Releases without gradients would be noise only.
         if self._batches_seen == SILENT_BATCHES and not self._noisy_sum.has_gradients:
             self._noisy_sum.forget()
             remedy = (
@@ -392,10 +385,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             raise InvalidParameterError("loss_fn", actual, "a function whose gradients are not all zero", remedy)
 
     def _advise(self, groups: list[Group], records: int, one_by_one: bool) -> None:
-        """Warn once if a batch has records of many shapes.
-
-        Each shape is computed separately, so padding makes steps faster.
-        """
+        """Warn once if a batch has records of many shapes."""
         if self._has_advised or one_by_one or len(groups) <= MANY_GROUPS or 2 * len(groups) <= records:
             return
         self._has_advised = True
@@ -407,14 +397,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         )
 
     def _check_trained(self) -> None:
-        """Raise an error if trained tensors have gradients, or are not the planned ones.
-
-        Such gradients come from other code, such as a call of ``backward`` in the loop. The error is
-        :class:`InvalidParameterError`.
-        """
+        """Raise an error if trained tensors have gradients, or are not the planned ones."""
         if {id(p): p.dtype for p in self._module.parameters() if p.requires_grad} != self._planned:
             remedy = "freeze or convert tensors before make_private only"
             raise InvalidParameterError("module", "other trained tensors", "trained as it was planned", remedy)
+        # Such gradients come from other code, such as a call of backward in the loop.
         if any(p.grad is not None for trained in self._trained for p in trained.parameters):
             remedy = "remove calls of backward from the loop, or call optimizer.zero_grad() before step_on"
             expected = "a module without gradients before step_on"
@@ -504,10 +491,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._steps_itself = False
 
     def _check_own_step(self, *_: object) -> None:
-        """Raise an error if other code calls ``step`` of the wrapped optimizer.
-
-        This is a hook that the wrapped optimizer calls before each step.
-        """
+        """Raise an error if other code calls ``step`` of the wrapped optimizer."""
         if not self._steps_itself:
             remedy = "call step_on of the optimizer that make_private returned, because other gradients have no noise"
             expected = "called through the private optimizer only"
@@ -523,7 +507,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def _check_groups(self) -> None:
         """Raise an error unless the wrapped optimizer has exactly the trained tensors.
 
-        Frozen tensors in the optimizer are ignored. The error is :class:`InvalidParameterError`.
+        Frozen tensors in the optimizer are ignored.
         """
         held = {*self._held()}
         for view in self._views:
@@ -550,7 +534,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
 
 def _only_gradient(captured: Gradients) -> Tensor:
-    """Return the captured gradient of the only record, outputs x inputs."""
+    """Return the gradient of a single record, outputs x inputs, from captured factors."""
     if len(captured) == 1:
         return captured[0][0]
     g, x = captured

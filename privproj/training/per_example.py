@@ -1,13 +1,13 @@
 """Compute norms and clipped sums of per-example gradients.
 
-The gradients of a linear layer have two factors. ``g`` (records x tokens x outputs) has the gradients of its outputs,
-and ``x`` (records x tokens x inputs) has its inputs. The gradient of record ``j`` is ``G_j = sum_t g_jt x_jt^T``
-(outputs x inputs), a sum over tokens ``t``. A gradient is computed ("formed") only if it takes less memory than its
-factors. A projected gradient ``G_j P`` has the factors ``g`` and ``x P``.
+The gradient of record ``j`` for the weight of a linear layer is ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs). The sum
+is over the tokens ``t`` of the record. ``g_jt`` is the gradient of the layer's output for a token, and ``x_jt`` is its
+input. The tensors ``g`` (records x tokens x outputs) and ``x`` (records x tokens x inputs) are the factors of the
+gradients. A gradient is computed ("formed") only if it takes less memory than its factors.
 
-Sums over records are in double precision, and the summand of a record is a function of that record only. So adding a
-record to ``n`` others changes their sum by its summand, with a rounding error of at most ``n^2 2^-53`` times the
-clipping norm: 5e-7 at 65,536 records. In single precision one record could change the rounding errors of all others.
+Sums over records are in double precision, and the summand of a record depends on that record only. So adding a record
+to ``n`` others changes their sum by its summand, with a rounding error of at most ``n^2 2^-53`` times the clipping
+norm: 5e-7 at 65,536 records.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,28 +33,28 @@ BLOCK = {"cpu": 2**18, "other": 2**24}
 
 
 def is_smaller_formed(tokens: int, outputs: int, inputs: int) -> bool:
-    """Return whether a gradient matrix takes at most as much memory as its factors.
+    """Return whether a layer's gradient takes at most as much memory as its factors.
 
-    The factors are the layer's output gradients and inputs, one of each per token. The result is False for a single
-    token.
+    The factors are one gradient of the outputs and one input for each token.
     """
     # o i <= T (o + i) for o outputs, i inputs and T tokens.
     return tokens > 1 and outputs * inputs <= tokens * (outputs + inputs)
 
 
 def formed(g: Tensor, x: Tensor) -> Tensor:
-    """Return the gradients ``sum_t g_jt x_jt^T`` of all records ``j``, over tokens ``t``.
+    """Return each record's gradient of a layer's weight, records x outputs x inputs.
 
-    ``g`` (records x tokens x outputs) has gradients of the outputs of a layer, and ``x`` its inputs. The result is
-    records x outputs x inputs.
+    ``g`` (records x tokens x outputs) has the gradients of the outputs of the layer, and ``x`` (records x tokens x
+    inputs) has its inputs.
     """
+    # G_j = sum_t g_jt x_jt^T.
     return torch.bmm(g.transpose(1, 2), x)
 
 
 def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield slices of consecutive records, each with the gradients of these records.
+    """Yield ``(slice, gradients)`` for one block of records after another.
 
-    ``g`` and ``x`` are the factors of the gradients, as in :func:`formed`.
+    ``g`` has the gradients of a layer's outputs and ``x`` its inputs, as in :func:`formed`.
     """
     size = max(1, block_of(g) // (g.shape[2] * x.shape[2]))
     for first in range(0, len(g), size):
@@ -63,28 +63,22 @@ def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def block_of(part: Tensor) -> int:
-    """Return how many entries to process at once on the device of a tensor."""
+    """Return how many tensor entries to process at once on the device of ``part``."""
     return BLOCK["cpu" if part.device.type == "cpu" else "other"]
 
 
 def to_double(part: Tensor) -> Tensor:
-    """Return the tensor in double precision, or unchanged on mps, which lacks it."""
+    """Return ``part`` in double precision, or unchanged on mps, which lacks it."""
     return part if part.device.type == "mps" else part.double()
 
 
 def exact(part: Tensor) -> Tensor:
-    """Return the tensor in double precision, for sums over records.
-
-    A tensor on mps is moved to the CPU, because mps does not support double precision.
-    """
+    """Return ``part`` in double precision; mps lacks it, so the result is then on the CPU."""
     return part.cpu().double() if part.device.type == "mps" else part.double()
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Return the squared norm of each record's entries, in double precision.
-
-    The first dimension of ``rows`` has the records. On mps the result has the precision of ``rows``.
-    """
+    """Return the squared norm of each ``rows[j]``, in double precision except on mps."""
     wide = None if rows.device.type == "mps" else torch.float64
     return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=wide).square()
 
@@ -92,9 +86,9 @@ def row_norms(rows: Tensor) -> Tensor:
 def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
     """Return the squared Frobenius norm of every record's gradient.
 
-    ``g`` and ``x`` are the factors of the gradients, as in :func:`formed`. If ``x`` is None, ``g`` has the gradients
-    themselves. The result for factors is an upper bound in spite of rounding: if tokens may cancel or products may
-    underflow, a bound on the error is added. If a value overflows, the result is not finite.
+    ``g`` (records x tokens x outputs) has the gradients of a layer's outputs, and ``x`` (records x tokens x inputs) its
+    inputs. If ``x`` is None, ``g`` has the gradients themselves. With ``x``, a bound on the rounding error is added
+    where tokens may cancel or products may underflow. If a value overflows, the result is not finite.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -135,19 +129,19 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
 
 
 def _rounding(like: Tensor, g: Tensor, x: Tensor, *, added: int) -> Tensor:
-    """Return a bound on the rounding error of a squared gradient norm.
+    """Return a bound on the rounding error of each record's squared gradient norm.
 
-    ``g`` and ``x`` are the norms of the output gradients and inputs of each token. ``like`` has the dtype of the
-    computation. ``added`` is the number of rounded additions.
+    ``g`` and ``x`` are the norms of the output gradients and inputs of each token. ``added`` is the number of rounded
+    additions in the dtype of ``like``.
     """
     # (CANCELLATION + added) eps (sum_t |g_jt| |x_jt|)^2.
     return (CANCELLATION + added) * torch.finfo(like.dtype).eps * to_double((g * x).sum(1)).square()
 
 
 def gram_matrix(part: Tensor) -> Tensor:
-    """Return the Gram matrix of each record's tokens, records x tokens x tokens.
+    """Return the inner products of all pairs of tokens of each record.
 
-    ``part`` is records x tokens x width.
+    ``part`` is records x tokens x width, and the result records x tokens x tokens.
     """
     blocks = part.split(GRAM_BLOCK, 2)
     total = to_double(blocks[0] @ blocks[0].mT)
@@ -157,19 +151,17 @@ def gram_matrix(part: Tensor) -> Tensor:
 
 
 def is_summed_formed(g: Tensor) -> bool:
-    """Return whether :func:`clipped_sum` computes whole gradients before it adds them.
-
-    If not, it multiplies their factors, which is faster for few tokens or in double precision.
-    """
+    """Return whether :func:`clipped_sum` adds whole gradients and not products of factors."""
+    # Products of factors are faster for few tokens or in double precision.
     return g.shape[1] >= 8 and g.dtype is not torch.float64
 
 
 def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the sum of the records' rows with the weights ``c``, in double precision.
+    """Return ``sum_j c[j] rows[j]`` over the records ``j``, in double precision.
 
-    The first dimension of ``rows`` has the records. ``mask`` is True for records with finite gradients; other records
-    count as 0. If ``mask`` is None, all gradients are finite.
+    Records with a False ``mask`` count as 0. If ``mask`` is None, no record does.
     """
+    # In single precision one record could change the rounding errors of all others.
     c, flat = exact(c), rows.flatten(1)
     total = c.new_empty(flat.shape[1])
     size = max(1, block_of(rows) // max(1, len(flat)))
@@ -183,12 +175,11 @@ def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
-    """Return the sum of the gradients ``G_j`` of all records, with the weights ``c_j``.
+    """Return the sum of all records' gradients, weighted by their clipping factors ``c``.
 
-    ``c`` has the clipping factor ``c_j`` of each record ``j``. ``g`` and ``x`` are the factors of the gradients, as in
-    :func:`formed`. If ``x`` is None, ``g`` has the gradients themselves. ``mask`` is True for records with finite
-    gradients; other records count as 0. If ``mask`` is None, all gradients are finite. The result is outputs x inputs,
-    in double precision.
+    ``g`` (records x tokens x outputs) has the gradients of a layer's outputs, and ``x`` (records x tokens x inputs) its
+    inputs. If ``x`` is None, ``g`` has the gradients themselves. Records with a False ``mask`` count as 0, because
+    their gradients are not finite. If ``mask`` is None, all are finite. The result is in double precision.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -217,27 +208,30 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
 
 @dataclass(frozen=True)
 class LookedUp:
-    """The factor ``g`` of the gradients of an embedding table, stored as row numbers.
+    """One factor of the gradients of an embedding table, stored as row numbers.
 
-    Looking up row ``i`` of a table is a product with the unit vector ``e_i``. So the tokens of ``g`` are unit vectors,
-    and only their numbers are stored, in ``rows`` (records x T). ``dense`` (records x S x outputs, ``S`` may be 0) has
-    the tokens of linear layers that use the same table as their weight. The tokens of ``dense`` come first.
+    A token that looks up row ``i`` adds the outer product of the unit vector ``e_i`` and the gradient of its embedding.
+    This factor has the unit vectors.
+
+    Attributes:
+        dense: Output gradients of linear layers that use the same table as their weight, records x tokens x outputs.
+            These tokens come first; there may be none.
+        rows: The row numbers of all other tokens, records x tokens.
     """
 
     dense: Tensor
     rows: Tensor
 
     def __getitem__(self, rows: slice | Tensor) -> "LookedUp":
-        """Return the same factor for some of the records."""
         return LookedUp(self.dense[rows], self.rows[rows])
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The shape ``(records, tokens, outputs)`` of the factor."""
+        """The shape ``(records, tokens, outputs)`` of the factor, as if it were dense."""
         return len(self.rows), self.dense.shape[1] + self.rows.shape[1], self.dense.shape[2]
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        """Return the product of every token with a matrix (outputs x columns).
+        """Return the product of each token's vector with a matrix.
 
         The result is records x tokens x columns.
         """
@@ -250,7 +244,7 @@ class LookedUp:
         return torch.cat([self.dense, unit], 1)
 
     def gram(self) -> Tensor:
-        """Return the Gram matrix of this factor for each record, records x tokens x tokens."""
+        """Return the inner products of each record's tokens, records x tokens x tokens."""
         dense = to_double(self.dense)
         # g_t . e_i = g_ti, and e_i . e_k = 1 where i = k.
         crossed = dense.gather(2, self.rows[:, None, :].expand(-1, dense.shape[1], -1))
@@ -258,10 +252,10 @@ class LookedUp:
         return torch.cat([torch.cat([gram_matrix(dense), crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
 
     def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the sum of the gradients of all records with the weights ``c``.
+        """Return the sum of all records' gradients of the table, weighted by ``c``.
 
-        The gradients have this factor and the factor ``x``. ``c`` and ``mask`` are as in the function
-        :func:`clipped_sum`. The result is outputs x inputs, in double precision.
+        ``x`` (records x tokens x inputs) is the other factor of the gradients, and ``c`` has the clipping factors.
+        Records with a False ``mask`` count as 0.
         """
         count = self.dense.shape[1]
         total = clipped_sum(c, self.dense, x[:, :count], mask=mask)
@@ -275,10 +269,8 @@ class LookedUp:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Switch off autocast, reduced-precision products and autograd in a ``with`` block.
-
-    The clipped norm must be the norm of the summed gradient, so both need full precision.
-    """
+    """Switch off autocast, reduced-precision products and autograd in a ``with`` block."""
+    # The clipped norm must be the norm of the summed gradient, so both need full precision.
     restores = _precision_restores()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -290,7 +282,7 @@ def full_precision() -> Iterator[None]:
 
 
 def precise() -> AbstractContextManager[None]:
-    """Return :func:`full_precision`, or an empty context if precision is already full."""
+    """Return a context with full precision; an empty one if precision is already full."""
     with suppress(RuntimeError):
         mixed = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         if not mixed and torch.get_float32_matmul_precision() == "highest":

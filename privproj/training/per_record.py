@@ -1,8 +1,7 @@
 """Compute per-example gradients of a loss function that sees one record at a time.
 
 Records of one shape form a group, which is computed at once under ``torch.vmap``. If the records of a group take
-different branches, the group is divided, and each part is computed again. With ``one_by_one`` records are computed one
-after another, without ``vmap``.
+different branches, the group is divided, and each part is computed again.
 """
 
 import copy
@@ -43,7 +42,7 @@ class Group:
     The records have the same structure. Their tensors have the same shapes and types, and their other values are equal.
 
     Attributes:
-        columns: One tensor for each tensor in a record, with one row for every record of the group.
+        columns: The tensors of a record, each stacked over all records of the group.
         build: Called with the tensors of one record; returns a batch of one record.
         records: The number of records.
     """
@@ -53,7 +52,7 @@ class Group:
     records: int
 
     def pin_memory(self) -> "Group":
-        """Return a copy of the group in pinned memory; torch's data loader calls this."""
+        """Return a copy of the group in pinned memory, for torch's data loader."""
         return Group(tuple(column.pin_memory() for column in self.columns), self.build, self.records)
 
     def rows(self, rows: slice | list[int]) -> "Group":
@@ -81,10 +80,13 @@ def group(records: Iterable[Any]) -> list[Group]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A node in the structure of a record: a container, or a value other than a tensor.
+    """A node in the nested structure of a record: a container or a single value.
 
-    ``value`` is the container or the value. ``keys`` has the keys of a dictionary or the names of fields. ``parts`` has
-    a node for each value in the container, and None for a tensor. If the node is a single value, ``parts`` is None.
+    Attributes:
+        value: The container or the value.
+        keys: The keys of a dictionary, or the names of fields.
+        parts: The nodes of the values in a container, with None for a tensor. For a single value, ``parts`` itself is
+            None.
     """
 
     value: Any
@@ -95,8 +97,8 @@ class _Part:
 def _structure(value: Any, tensors: list[Tensor]) -> _Part | None:
     """Return the nested structure of a record, and append its tensors to ``tensors``.
 
-    ``value`` is a batch of one record, or a part of it. A tensor has the structure None. Raises
-    :class:`InvalidParameterError` for values other than dense tensors, numbers and text in containers.
+    The structure of a tensor is None. Raises :class:`InvalidParameterError` for values other than dense tensors,
+    numbers and text in containers.
     """
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested:
         # Tensors are stacked without their graph and as plain tensors.
@@ -154,7 +156,7 @@ def _rebuild(part: _Part | None, tensors: Iterable[Tensor]) -> Any:
 
 
 def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
-    """Return a part of a record from its nested structure and the next tensors."""
+    """Return a part of a record from its structure and the next tensors in ``left``."""
     if part is None:
         return next(left)
     if part.parts is None:
@@ -179,10 +181,7 @@ def _built(part: _Part | None, left: Iterator[Tensor]) -> Any:
 
 
 def check_batch_norm(layers: Iterable[nn.Module]) -> None:
-    """Raise :class:`InvalidParameterError` for a layer of BatchNorm in training mode.
-
-    Such a layer mixes the records of a batch.
-    """
+    """Raise an error for BatchNorm in training mode, which mixes the records of a batch."""
     for layer in layers:
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
             kind, expected = type(layer).__name__, "one without BatchNorm in training mode"
@@ -191,12 +190,7 @@ def check_batch_norm(layers: Iterable[nn.Module]) -> None:
 
 
 class Recorder:
-    """A runner of loss functions that stores per-example gradients in the trained tensors.
-
-    Args:
-        module: The module that is trained.
-        trained: The trained tensors of the module.
-    """
+    """A runner of loss functions that stores per-example gradients in the trained tensors."""
 
     def __init__(self, module: nn.Module, trained: list[Trained]) -> None:
         self.module, self.trained = module, trained
@@ -206,9 +200,8 @@ class Recorder:
     def begin(self, seed: np.random.SeedSequence) -> None:
         """Begin a step with a secret seed for the random numbers of the loss function.
 
-        NumPy and Python start from the same seed in every call of the loss function, so that no record changes the
-        random numbers of another one. Raises :class:`InvalidParameterError` for hooks that see gradients before they
-        are clipped, and for BatchNorm in training mode.
+        Raises :class:`InvalidParameterError` for hooks that see gradients before they are clipped, and for BatchNorm in
+        training mode.
         """
         self.layers = [*self.module.modules()]
         self.check_layers()
@@ -223,6 +216,8 @@ class Recorder:
             if id(p) in self.owners
         ]
         seed_torch(self.devices, seed)
+        # NumPy and Python start from this seed in every call of the loss function, so that no record changes the random
+        # numbers of another one.
         self.seed, self.secret_seeds = int(seed.generate_state(1)[0]), self.seeds()
 
     def seeds(self) -> list[int]:
@@ -230,7 +225,7 @@ class Recorder:
         return [generator.initial_seed() for generator in self.generators]
 
     def has_drawn(self) -> bool:
-        """Return whether torch may have drawn random numbers since the loss function began."""
+        """Return whether the loss function may have drawn random numbers from torch."""
         pairs = zip(self.generators, self.states, strict=True)
         return self.has_rewound or any(not torch.equal(generator.get_state(), state) for generator, state in pairs)
 
@@ -240,21 +235,15 @@ class Recorder:
             trained.clear()
 
     def losses(self, loss_fn: LossFunction, group: Group, *, one_by_one: bool = False) -> Tensor:
-        """Return the losses of a group, and store per-example gradients in trained tensors.
+        """Return the loss of each record, and store per-example gradients in trained tensors.
 
-        Args:
-            loss_fn: Called with a batch of one record; returns its loss.
-            group: The records; must be a single record with ``one_by_one``.
-            one_by_one: True to compute the record without ``vmap``.
-
-        Returns:
-            The loss of each record.
+        With ``one_by_one`` the group must be a single record, which is computed without ``vmap``.
 
         Raises:
             Split: The records take different branches.
-            InvalidParameterError: The function stores a tensor, writes to the module, sets a seed, or does something
-                else that could make it depend on several records.
-            UnsupportedError: ``vmap`` cannot run the function.
+            InvalidParameterError: The loss function stores a tensor, writes to the module, sets a seed, or does
+                something else that could make it depend on several records.
+            UnsupportedError: ``vmap`` cannot run the loss function.
         """
         # The function may write to its input, and a group that is divided is computed again.
         columns = tuple(column.to(self.device, non_blocking=True, copy=True) for column in group.columns)
@@ -306,10 +295,9 @@ class Recorder:
         return losses.detach()
 
     def run(self, function: Callable[..., Any], tensors: tuple[Tensor, ...], dims: tuple[int | None, ...]) -> Any:
-        """Run a function under ``vmap`` for all records, and return its result.
+        """Run a function of one record's tensors under ``vmap`` for all records.
 
-        ``tensors`` are the arguments of the function. ``dims`` is 0 for a tensor with one row for each record, and None
-        for a tensor that all records share.
+        ``dims`` is 0 for a tensor with one row for each record, and None for a tensor that all records share.
         """
 
         @_NO_SAVED_TENSORS_HOOKS
@@ -350,10 +338,7 @@ class Recorder:
         return loss.detach()[None]
 
     def check_layers(self) -> None:
-        """Raise an error for hooks on gradients and for BatchNorm in training mode.
-
-        The hooks would see gradients before they are clipped.
-        """
+        """Raise an error for hooks on gradients and for BatchNorm in training mode."""
         if any((nn.modules.module._global_backward_hooks, nn.modules.module._global_backward_pre_hooks)):
             self._refuse("global backward hooks", "remove them, because they see gradients before they are clipped")
         if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self.parameters):
@@ -392,7 +377,8 @@ def _scalar(loss: Any) -> Tensor:
 def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor]) -> Iterator[None]:
     """Replace parameters of layers by other tensors in a ``with`` block.
 
-    For each of ``places``, ``(table, key, parameter)``, ``table[key]`` is replaced by ``replacements[id(parameter)]``.
+    ``places`` has ``(table, key, parameter)`` for each parameter, which is at ``table[key]``. ``replacements`` maps the
+    ``id`` of a parameter to the other tensor.
     """
     # Within a checkpoint the layers have the copies of the outer pass, which are restored.
     before = [table[key] for table, key, _ in places]
@@ -409,9 +395,9 @@ def _replaced(places: list[tuple[Any, str, Any]], replacements: dict[int, Tensor
 def _unchanged(layers: list[nn.Module], tensors: list[Tensor]) -> Iterator[None]:
     """Restore the attributes and buffers of layers after a ``with`` block.
 
-    Thus no call of the loss function depends on an earlier one. Raises :class:`InvalidParameterError` if one of
-    ``tensors`` was written in place.
+    Raises :class:`InvalidParameterError` if one of ``tensors`` was written in place.
     """
+    # No call of the loss function may depend on an earlier one.
     before = [(layer, {**layer.__dict__}, {**layer._buffers}) for layer in layers]
     written = [(tensor, tensor._version) for tensor in tensors]
     try:
@@ -507,7 +493,7 @@ def _set_states(generators: list[torch.Generator], states: list[Tensor]) -> None
 
 
 class _Checkpoint:
-    """A function call under torch's ``checkpoint``, with its tensors stored separately."""
+    """A function under torch's ``checkpoint``, with its tensors and its other arguments."""
 
     def __init__(self, recorder: Recorder, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
         self.recorder, self.states = recorder, []

@@ -1,8 +1,7 @@
 """The plan of a private training run, which is both executed and accounted.
 
-The training code executes the plan, and the accountant computes epsilon from the same plan. So the accounting matches
-the training if the training code does what the plan states. This module also has the options that :func:`make_private`
-accepts for batches and algorithms.
+The training code executes the plan, and the accountant computes epsilon from the same plan. This module also has the
+options that :func:`make_private` accepts for batches and algorithms.
 """
 
 import math
@@ -139,7 +138,7 @@ def batches_of(batches: "str | Batches") -> Batches:
     """Return a sampling scheme from its name, with default options.
 
     A scheme is returned unchanged. Raises :class:`UnsupportedError` for a scheme that has no private loader, and
-    :class:`InvalidParameterError` if ``batches`` is not a scheme.
+    :class:`InvalidParameterError` for anything else.
     """
     if isinstance(batches, str):
         if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:
@@ -312,7 +311,7 @@ class Plan:
     def expected_batch(self) -> float:
         """The expected batch size ``q N``, in records, by which the sum is divided.
 
-        The expected size is a public constant. The actual sizes of Poisson and balls-in-bins batches are not public.
+        It is a public constant, unlike the actual batch sizes.
         """
         # q N, or N/t.
         return self.sampling_rate * self.dataset_size if self.batches is None else self.dataset_size / self.batches
@@ -360,8 +359,8 @@ class Plan:
             steps: Number of releases, at least 1.
 
         Returns:
-            A dictionary with the steps, the neighboring relation, the sampling, the size of a group and the flag
-            ``public_size``, which states that the number of records is public.
+            A dictionary of keyword arguments: the steps, the neighboring relation, the sampling, the size of a group,
+                and that the number of records is public.
         """
         # Rate, steps and divisor are computed from the number of records.
         run: dict[str, object] = {"relation": str(self.relation), "public_size": True, "group_size": self.group_size}
@@ -388,11 +387,9 @@ FILTER_HEADROOM = 1e-9
 def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None) -> Plan:
     """Return the plan with the smallest noise that meets ``(epsilon, delta)``.
 
-    The releases of ``earlier`` are composed with those of the plan. With an ``order``, a Renyi filter of this order
-    with the budget ``(epsilon, delta)`` composes them. The result is verified: with the returned noise the composed
-    releases meet the target. Raises :class:`UnsupportedError` if no noise meets the target, for example because batches
-    exceed their maximum size too often. The error is also raised if earlier releases leave less than a thousandth of
-    the budget.
+    The releases of ``earlier`` are composed with those of the plan, by a Renyi filter if an ``order`` is given. The
+    target is verified for the returned noise. Raises :class:`UnsupportedError` if no noise meets the target, or if
+    earlier releases leave less than a thousandth of the budget.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
 
@@ -436,15 +433,11 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 def rate_and_steps(
     drawing: Batches, dataset_size: int, batch_size: int | None, steps: int | None, epochs: float | None
 ) -> tuple[float, int, int | None]:
-    """Return the sampling rate ``q``, the number of steps, and the batches per epoch.
+    """Return the sampling rate, the number of steps, and the batches per epoch.
 
-    The batches per epoch are None except for balls-in-bins. For Poisson sampling ``q`` is rounded up to a multiple of
-    :data:`GRID`. For fixed batches ``q`` is rounded up so that ``q * dataset_size`` is a whole number. One epoch is
-    ``ceil(1/q)`` steps.
-
-    For balls-in-bins an epoch has ``t`` batches, and ``q`` is ``1/t``. Here ``t`` is ``drawing.count`` or else
-    ``ceil(dataset_size / batch_size)``, and ``epochs`` must be a whole number. Raises :class:`InvalidParameterError`
-    unless exactly one of ``steps`` and ``epochs`` is given.
+    The batches per epoch are None except for balls-in-bins. The rate is rounded up: to a multiple of :data:`GRID` for
+    Poisson sampling, and to a whole batch size for fixed batches. Raises :class:`InvalidParameterError` unless exactly
+    one of ``steps`` and ``epochs`` is given. With balls-in-bins, ``epochs`` must be a whole number.
     """
     if (steps is None) == (epochs is None):
         raise InvalidParameterError("steps", steps, "omitted if epochs is given", "give steps or epochs")

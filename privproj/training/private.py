@@ -1,8 +1,7 @@
 """Make the training of a torch module private.
 
-:func:`make_private` checks its arguments and makes a :class:`Plan` from them. Then it calibrates the noise of the plan,
-so that the planned releases meet the target together with earlier releases. Finally it creates the objects of the run:
-the private optimizer and the private loader.
+:func:`make_private` makes a :class:`Plan` from its arguments and calibrates the noise, so that the planned releases
+meet the target together with earlier releases. Then it creates the private optimizer and the private loader.
 """
 
 import os
@@ -76,18 +75,16 @@ def make_private(
         for batch in loader:
             optimizer.step_on(lambda record: cross_entropy(module(record[0]), record[1]), batch)
 
-    The loss function gets a batch of one record, as ``collate_fn([record])`` returns it, and returns the loss. The
-    noise multiplier is fixed before the first step. It is ``noise_multiplier``, or the smallest one that meets
-    ``epsilon`` at ``delta``. Under ``torch.distributed`` every process calls this function with the same arguments and
-    its own copy of the module. Each process clips its share of every batch, and noise is added once. A
-    ``DistributedDataParallel`` is unwrapped: the module inside is trained and returned.
+    The loss function gets a batch of one record, as ``collate_fn([record])`` returns it, and returns the loss. Under
+    ``torch.distributed`` every process calls this function with the same arguments and its own copy of the module. Each
+    process clips its share of every batch, and noise is added once. A ``DistributedDataParallel`` is unwrapped.
 
     Args:
         module: The module to train: its tensors with ``requires_grad``, in float32 or float64. The forward pass must
             not write to buffers. A layer of BatchNorm in training mode raises an error.
         optimizer: A torch optimizer over exactly these tensors. It receives released gradients only.
-        data_loader: The loader whose dataset, batch size and ``collate_fn`` are used. Its batches are not used, because
-            batches are drawn as accounted. A loader with its own sampler raises an error.
+        data_loader: The loader whose dataset, batch size and ``collate_fn`` are used. Batches are drawn as accounted. A
+            loader with its own sampler raises an error.
         max_grad_norm: The clipping norm ``C``: the largest Frobenius norm of one record's gradient over all trained
             tensors, from 1e-20 to 1e12, in the unit of the gradients.
         noise_multiplier: ``z``, the standard deviation of the noise divided by the sensitivity, from 1e-12 to 1e12. The
@@ -99,31 +96,28 @@ def make_private(
         steps: ``T``, the number of releases, at least 1. Give either this or ``epochs``.
         epochs: Passes over the data, above 0 and at most 1e9. One pass is ``1/q`` steps, rounded up.
         algorithm: The name of the training algorithm, one of :data:`privproj.training.algorithms.ALGORITHMS`, or a
-            :class:`Method` with options, such as ``Method("m2", rank=16)``. ``m2`` clips, adds noise, and projects with
-            a fresh projection; ``m2-projected-clip`` projects before it clips; ``projected-dp-sgd`` projects, clips,
-            adds noise and projects again. ``lora-fa`` and ``lora-resampled`` need a module from
-            :func:`add_frozen_lora`, and ``prism`` one from :func:`add_prism`. ``flora`` clips a random sketch of each
-            gradient and keeps its momentum in the sketch. ``dp-sft`` trains in a subspace.
+            :class:`Method` with options, such as ``Method("m2", rank=16)``. ``lora-fa`` and ``lora-resampled`` need a
+            module from :func:`add_frozen_lora`, and ``prism`` one from :func:`add_prism`.
         clipping: "joint" clips the norm over all trained tensors to ``C``. "per-layer" clips each tensor to an equal
             share of ``C^2``, and a tuple clips each tensor to its own share; the shares are above 0 and sum to 1. With
             :class:`AdaptiveClipping` the joint clipping norm starts at ``max_grad_norm`` and follows the gradient
-            norms. Then every release includes a noisy count of the records that were not clipped. The count is
-            accounted too.
+            norms. Then every release includes a noisy count of the records that were not clipped, which is accounted
+            too.
         batches: How batches are drawn: "poisson", "fixed" or "balls-in-bins", with the batch size of ``data_loader``;
             or :class:`PoissonBatches`, :class:`FixedBatches` or :class:`BallsInBins`.
         relation: The neighboring relation: "add-remove", "zero-out" or "replace". None: "replace" for batches of fixed
-            size at a rate below 1, else "zero-out", because training uses the number of records of your loader.
+            size at a rate below 1, else "zero-out".
         group_size: The largest number of records of one user, from 1 to 1e6; epsilon is then about a user.
         ledger: Path of a file that records every release before the release is used. The run can be resumed from this
             file. A second run on the same tensors needs the ledger of the first one. None: the releases of this run are
             counted in memory only.
-        again: What to do if all steps of this plan are in the ledger already. True: the plan runs once more, and both
-            runs are accounted. False: no steps are left. None: True if an earlier run has made releases on this module
-            or its trained tensors, else False.
+        again: If all steps of this plan are in the ledger already, True runs the plan once more and accounts for both
+            runs; with False no steps are left. None: True if an earlier run has made releases on this module or its
+            trained tensors, else False.
         adaptive_order: The order, from 1.001 to 1e6, of a Renyi filter with the budget ``epsilon`` at ``delta``. The
             order and the budget are fixed before the first release of the ledger. Later calls with the same order and
-            budget may have another noise, rate and number of steps. You may choose them depending on earlier releases.
-            Without a ledger every call has its own budget. None: the plan is fixed in advance.
+            budget may have another noise, rate and number of steps, which may depend on earlier releases. Without a
+            ledger every call has its own budget. None: the plan is fixed in advance.
         insecure_seed: A whole number of at least 0 that makes the run repeatable and removes all privacy protection.
             None: random numbers come from generators seeded by the operating system.
         **unknown: Any other argument raises an error, which states what to use instead of a name from Opacus.
@@ -217,7 +211,7 @@ _RUNS: "WeakKeyDictionary[nn.Module, ref[PrivateOptimizer]]" = WeakKeyDictionary
 
 
 class ResumedLedger(UserWarning):
-    """Warning that a run continues after its releases in the ledger.
+    """Warning that a run continues after releases that its ledger already has.
 
     These releases are part of the planned steps.
     """
@@ -225,10 +219,10 @@ class ResumedLedger(UserWarning):
 
 @dataclass(frozen=True)
 class _Start:
-    """The checked arguments of :func:`make_private`, with methods to create a run.
+    """The checked arguments of :func:`make_private`, from which it creates a run.
 
-    ``target`` has the epsilon and the delta to calibrate to. It is None if the noise multiplier is given. ``seed`` is
-    the insecure seed or None.
+    ``target`` has the epsilon and the delta to calibrate to; None if the noise multiplier is given. ``seed`` is the
+    insecure seed.
     """
 
     module: nn.Module
@@ -243,11 +237,6 @@ class _Start:
     processes: Processes = field(default_factory=current_processes)
 
     def stamps(self, account: Account, name: str | None = None) -> Stamps:
-        """Return the :class:`Stamps` of a run, which list earlier releases on its tensors.
-
-        ``account`` has the releases that the run accounts for. ``name`` is the random name of the ledger, or None
-        without a ledger.
-        """
         return Stamps(self.module, self.trained, self.optimizer, account, name, self.ledger)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
@@ -255,16 +244,13 @@ class _Start:
 
     @property
     def begins_anew(self) -> bool:
-        """True if the plan runs once more when all its steps are already in the ledger.
-
-        This is ``again``. If ``again`` is None, it is True if an earlier run has made releases on the same module or
-        tensors.
-        """
+        """True if the plan runs once more when all its steps are already in the ledger."""
+        # By default it runs once more on a module or tensors with releases of an earlier run.
         return any(self.stamps(Account()).earlier()) if self.again is None else self.again
 
     @property
     def search(self) -> Account:
-        """The account of the releases that computed the DP-SFT subspace; empty if none did."""
+        """The releases that computed the DP-SFT subspace; empty if none did."""
         subspace = self.plan.algorithm.subspace
         return Account() if subspace is None or subspace.account is None else subspace.account
 
@@ -289,9 +275,9 @@ class _Start:
             self.processes.check_same({"data_loader": f"other data ({sha256(text.encode()).hexdigest()[:8]})"})
 
     def calibrated(self) -> Plan:
-        """Return the plan with calibrated noise; unchanged if a noise multiplier is given.
+        """Return the plan with noise calibrated to the target, unchanged without a target.
 
-        Earlier releases are included in the calibration. A resumed plan keeps the noise with which it began.
+        Earlier releases count towards the target. A resumed plan keeps the noise with which it began.
         """
         plan, ledger, target = self.plan, self.ledger, self.target
         if target is None:
@@ -307,11 +293,11 @@ class _Start:
         return calibrated(plan, account, **target)
 
     def open_ledger(self, plan: Plan, marks: dict[str, bool]) -> tuple[Ledger | None, Sidecar | None]:
-        """Return the ledger of the run and the :class:`Sidecar` file next to it.
+        """Return the ledger of the run and the :class:`Sidecar` file that identifies its data.
 
-        Both are None if the run has no ledger. ``marks`` states whether the run has an insecure seed and whether its
-        subspace is public. Raises :class:`InvalidParameterError` if the ledger is about other data, or lacks releases
-        that computed the subspace or that were made on the same tensors.
+        Both are None without a ledger. ``marks`` states whether the run has an insecure seed and whether its subspace
+        is public. Raises :class:`InvalidParameterError` if the ledger is about other data, or lacks releases that the
+        run must account for.
         """
         if self.ledger is None or not os.path.exists(self.ledger):
             # This check comes first, so that a call that fails here creates no file.
@@ -332,11 +318,10 @@ class _Start:
         return Ledger(path, plan.phase(plan.steps), self.target, true, check, self.begins_anew), sidecar
 
     def epoch_secrets(self, plan: Plan, book: Ledger | None, sidecar: Sidecar | None) -> EpochSecrets:
-        """Return the secrets that determine balls-in-bins batches in a new or resumed run.
+        """Return the secrets from which the run draws balls-in-bins batches.
 
-        ``book`` is the ledger. ``sidecar`` has the secret of an unfinished epoch. If this secret is lost, or if the
-        records may have another order now, the rest of the epoch is skipped. The skipped batches count as releases in
-        the ledger.
+        ``book`` is the ledger, and ``sidecar`` stores the secret of an unfinished epoch. If this secret is lost, the
+        rest of the epoch is skipped and counts as releases.
         """
         before = self.search.spent if book is None else book.account.spent - book.steps
         seed = None if self.seed is None else f"{self.seed} {before}"
@@ -369,7 +354,7 @@ class _Start:
     def run(self, opened: ExitStack) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
         """Return the module, the private optimizer and the private loader of a run.
 
-        The run is new, or it is resumed from its ledger. If this method fails, ``opened`` closes the ledger.
+        If this method fails, ``opened`` closes the ledger.
         """
         processes, ledger, plan, subspace = self.processes, self.ledger, self.plan, self.plan.algorithm.subspace
         # First, all processes get the same weights, because their gradients are summed.
@@ -417,21 +402,22 @@ class _Start:
 
 
 class LostEpoch(UserWarning):
-    """Warning that a resumed run skips the rest of an epoch of balls-in-bins.
+    """Warning that a resumed run skips the batches left in an epoch of balls-in-bins.
 
-    The skipped batches cannot be drawn again, because their secret is lost or the records may have another order.
+    These batches cannot be drawn again. They count as releases.
     """
 
 
 def _ranks_of(method: Method, trained: list[Trained]) -> tuple[int, ...]:
     """Return the rank of the projection of each trained tensor.
 
-    The result is the rank of ``method``. If that is None, it is the rank of the adapter on the tensor, which
-    :func:`prepare_peft` stores. A vector without an adapter has rank 1, and so have all tensors if the algorithm has no
-    projections. Raises :class:`InvalidParameterError` for a matrix that needs a rank and has none.
+    It is the rank of ``method`` or, if that is None, of the tensor's LoRA adapter. Raises
+    :class:`InvalidParameterError` for a matrix that has neither.
     """
     if method.rank is not None or not load(method.name).projects:
+        # All tensors have rank 1 if the algorithm has no projections.
         return (method.rank or 1,) * len(trained)
+    # prepare_peft stores the rank of an adapter. A vector without an adapter has rank 1.
     ranks: Any = tuple(getattr(one.module, "projection_rank", None if one.is_matrix else 1) for one in trained)
     if None in ranks:
         remedy = f'pass algorithm=Method("{method.name}", rank=16)'
@@ -459,10 +445,9 @@ def _refuse_call(module: nn.Module, args: Any) -> None:
 
 
 def _unwrapped_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer inside a wrapper of Accelerate or of ``make_private``.
+    """Return the torch optimizer inside a wrapper of Accelerate or of ``make_private``.
 
-    An optimizer without a wrapper is returned unchanged. Raises :class:`InvalidParameterError` if Accelerate scales
-    losses.
+    Any other optimizer is returned unchanged. Raises :class:`InvalidParameterError` if Accelerate scales losses.
     """
     if isinstance(optimizer, PrivateOptimizer):
         return optimizer._original
@@ -480,8 +465,8 @@ def _calibration_target(
 ) -> dict[str, float] | None:
     """Return the epsilon, delta and Renyi order to calibrate to; None if ``z`` is given.
 
-    ``z`` is the noise multiplier. The result has no order if ``order`` is None. Raises :class:`InvalidParameterError`
-    if the arguments are incomplete or contradict each other.
+    ``z`` is the noise multiplier. Raises :class:`InvalidParameterError` if arguments are missing or contradict each
+    other.
     """
     if order is not None and epsilon is None:
         expected = "given together with epsilon and delta, which are the budget"
@@ -497,20 +482,18 @@ def _calibration_target(
 
 
 def _relation_of(relation: str | None, sampling: str, rate: float) -> NeighboringRelation:
-    """Return the neighboring relation of this name, or the default if it is None.
-
-    The default is replace for batches of a fixed size at a rate below 1, and zero-out otherwise. Training uses the
-    number of records, which is public under both relations, and private under add-remove.
-    """
+    """Return the neighboring relation of this name, or the default if it is None."""
+    # The default is replace for batches of a fixed size at a rate below 1, else zero-out. Training uses the number of
+    # records, which is public under both relations, and private under add-remove.
     only = SCHEMES[Sampling(sampling)].relations if rate < 1.0 else ()
     fallback = NeighboringRelation.REPLACE if only == (NeighboringRelation.REPLACE,) else NeighboringRelation.ZERO_OUT
     return member_named(NeighboringRelation, "relation", relation or fallback)
 
 
 def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
-    """Return each trained tensor's share of the squared clipping norm.
+    """Return each trained tensor's share of the squared clipping norm; they sum to 1.
 
-    The shares sum to 1. The result is None for joint clipping.
+    The result is None for joint clipping.
     """
     if clipping == "joint" or isinstance(clipping, AdaptiveClipping):
         return None

@@ -1,8 +1,7 @@
 """Coordinate the processes of one training run under ``torch.distributed``.
 
 Each process clips its share of every batch, and the shares are summed. Only process 0 adds noise and writes the ledger.
-A release needs all processes. If a process stops during a run, the other processes wait until the timeout of their
-process group ends them with an error. ``torchrun`` ends them at once.
+If a process stops during a run, the others wait until the timeout of their process group.
 """
 
 import atexit
@@ -26,8 +25,7 @@ BUCKET = 2**27  # bytes that processes exchange at once; a larger tensor is sent
 class Processes:
     """The processes of a run.
 
-    ``size`` is their number, and ``rank`` is the number of this process, from 0. If ``size`` is 1, no method
-    communicates.
+    ``size`` is their number, and ``rank`` is the number of this process, from 0.
     """
 
     rank: int = 0
@@ -39,21 +37,15 @@ class Processes:
         return self.rank == 0
 
     def share(self, batch: list[int]) -> list[int]:
-        """Return this process's part of a whole batch of record numbers, possibly empty."""
+        """Return this process's part of a batch of record numbers, possibly empty."""
         return batch[self.rank :: self.size]
 
     def sum(self, parts: list[Tensor]) -> list[Tensor]:
-        """Return the sums of tensors over all processes; every process gets the result.
-
-        ``parts`` are overwritten.
-        """
+        """Overwrite ``parts`` with their sums over all processes, and return them."""
         return self._exchange(distributed.all_reduce, parts)
 
     def spread(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return the tensors that process 0 passes; every process gets the result.
-
-        ``tensors`` are overwritten.
-        """
+        """Overwrite ``tensors`` with those that process 0 passes, and return them."""
         return self._exchange(lambda bucket: distributed.broadcast(bucket, 0), tensors)
 
     def _exchange(self, call: Callable[[Tensor], object], tensors: list[Tensor]) -> list[Tensor]:
@@ -67,17 +59,14 @@ class Processes:
         return tensors
 
     def agree(self, value: Any) -> Any:
-        """Return the value that process 0 passes; every process gets the result.
-
-        The value must be picklable.
-        """
+        """Return, in every process, the picklable value that process 0 passes."""
         values = [value]
         if self.size > 1:
             distributed.broadcast_object_list(values, 0)
         return values[0]
 
     def meet(self, place: str, value: Any) -> list[Any]:
-        """Return the values that all processes pass, in the order of the process ranks.
+        """Return the values that all processes pass, in the order of their ranks.
 
         ``place`` names the point of the run at which this is called. Raises :class:`UnsupportedError` in all processes
         if they are at different points.
@@ -95,10 +84,7 @@ class Processes:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Raise an error in all processes if the ``with`` block fails in one of them.
-
-        Without this, the other processes would wait for the one that has failed.
-        """
+        """Raise an error in all processes if the ``with`` block fails in one of them."""
         try:
             yield
         except Exception as error:
@@ -110,10 +96,7 @@ class Processes:
                 raise UnsupportedError(f"process {rank} of {self.size} stopped: {sentence}")
 
     def check_same(self, settings: Mapping[str, object]) -> None:
-        """Raise an error unless all processes pass the same settings.
-
-        The error is :class:`InvalidParameterError`, in every process.
-        """
+        """Raise an error in every process unless all processes pass the same settings."""
         first, *others = self.meet("a comparison", dict(settings))
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
@@ -128,10 +111,7 @@ class Processes:
 
 
 def current_processes() -> Processes:
-    """Return the processes of ``torch.distributed``.
-
-    If ``torch.distributed`` is not initialized, the result has a single process.
-    """
+    """Return the processes of ``torch.distributed``; one process if it is not initialized."""
     if distributed.is_available() and distributed.is_initialized():
         # A DistributedDataParallel in a reference cycle has threads that must end before the interpreter does. The
         # function is registered once only.
@@ -144,8 +124,8 @@ def current_processes() -> Processes:
 def own_device(device: torch.device) -> torch.device:
     """Return the device that this process uses if ``device`` is requested.
 
-    If ``torchrun`` started several processes, "cuda" becomes the GPU whose number is the local rank of this process,
-    and a numbered GPU raises :class:`InvalidParameterError`. Other devices are returned unchanged.
+    If ``torchrun`` started several processes, "cuda" becomes the GPU of this process, and a numbered GPU raises
+    :class:`InvalidParameterError`.
     """
     if device.type != "cuda" or not _are_several():
         return device
@@ -159,7 +139,7 @@ def own_device(device: torch.device) -> torch.device:
 def join_processes(device: torch.device) -> Processes:
     """Join the processes that ``torchrun`` started, if any, and return them.
 
-    ``device`` is the device of this process. A numbered GPU becomes torch's current CUDA device.
+    If ``device`` is a numbered GPU, it becomes torch's current CUDA device.
     """
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)

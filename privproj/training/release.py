@@ -1,15 +1,14 @@
 """Clip, sum and add noise: the step from per-example gradients to private means.
 
-Each record's gradient is scaled down to the clipping norm ``C`` and added to a sum. In every step, noise is added to
-the sum once, and the noisy sum is divided by the public expected batch size ``q N``. Everything that is computed from
-these released means is post-processing. An algorithm may sum linear images of the gradients, such as projections
-(:mod:`privproj.training.view`).
+Each record's gradient over all tensors is scaled down to the clipping norm ``C`` and added to a sum. In every step,
+noise is added to the sum once, and the noisy sum is divided by the public expected batch size. An algorithm may sum
+linear images of the gradients, such as projections (:mod:`privproj.training.view`).
 
-The clipped gradient of a record over all tensors has norm at most ``C``. So neighboring sums differ by at most the
-sensitivity ``s``, which is ``C``, or ``2C`` under replace. With noise of standard deviation ``sigma = z s`` this is a
-Gaussian release (C3: profile of Gaussian noise), and for M2 a release with a random projection (C4: random
-sensitivity). With adaptive clipping, a noisy count of the records that were not clipped is part of the same release
-(C31: adaptive clipping). The claims are in docs/proofs.md.
+Neighboring sums differ by at most the sensitivity, which is ``C``, or ``2C`` under replace. The standard deviation of
+the noise is the noise multiplier times the sensitivity. So a step is a Gaussian release (C3: profile of Gaussian
+noise), and for M2 a release with a random projection (C4: random sensitivity). With adaptive clipping, a noisy count of
+the records that were not clipped is part of the same release (C31: adaptive clipping). The claims are in
+docs/proofs.md.
 """
 
 import math
@@ -35,8 +34,8 @@ SLACK = 1e-6
 class NoisySum:
     """The clipped sum of the gradients of one batch, which is released once with noise.
 
-    The records of the batch are added in one or more parts. ``record`` is called before the noisy sum is computed, and
-    counts the release in the ledger. If ``record`` raises an error, nothing is released.
+    ``views`` are the linear maps that the algorithm applies to gradients. ``record`` counts a release before its noisy
+    sum is computed. If ``record`` raises an error, nothing is released.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class NoisySum:
         self.begin()
 
     def set_clip(self, norm: float) -> None:
-        """Set the clipping norm ``C`` for the next records and for the noise on their sum."""
+        """Set the clipping norm for the next records and for the noise on their sum."""
         shares = self.plan.shares or (1.0,)
         # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (C6: a clipping norm for each layer).
         self.norm, self.clips = norm, tuple(norm * math.sqrt(share) for share in shares)
@@ -56,8 +55,8 @@ class NoisySum:
     def resume_clip(self, clip: object) -> None:
         """Restore the last clipping norm of a stopped run with adaptive clipping.
 
-        Without adaptive clipping this does nothing. Raises :class:`InvalidParameterError` if records of a batch were
-        added but not released, or if the norm is outside the range of the plan.
+        Raises :class:`InvalidParameterError` if added records are not released yet, or if the norm is outside the range
+        of the plan.
         """
         adaptive = self.plan.adaptive_clipping
         if adaptive is None:
@@ -70,11 +69,11 @@ class NoisySum:
     def begin(self) -> None:
         """Clear the sum of gradients, and draw the projections of the next release.
 
-        Projections are drawn before any record of the batch is read. If a batch is abandoned without a release, its
-        projections are used for the next release.
+        Call this before any record of the batch is read.
         """
         self.forget()
         with per_example.full_precision():
+            # If a batch is abandoned without a release, its projections are used for the next release.
             for view in () if self.fresh else self.views:
                 view.refresh(self.streams)
         self.fresh = True
@@ -87,7 +86,7 @@ class NoisySum:
     def add(self, examples: int) -> None:
         """Add the clipped gradients of ``examples`` records to the sum.
 
-        The gradients are those that the trained tensors store since the last call of the loss function.
+        The trained tensors have stored these gradients in the last call of the loss function.
         """
         with per_example.full_precision():
             norms = {i: rows for i, view in enumerate(self.views) if (rows := view.squared_norms()) is not None}
@@ -115,12 +114,11 @@ class NoisySum:
                 self.sums[i] = part if total is None else total.add_(part)
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """Return the clipping factors ``min(1, C_l / n_jl)``, records x groups of tensors.
+        """Return the factors that clip each record's gradient, records x groups of tensors.
 
-        ``n_jl`` is the norm of the gradient of record ``j`` over group ``l``, and ``C_l`` is the clipping norm of the
-        group. With joint clipping all tensors are one group. With per-layer clipping each tensor is a group, and
-        ``sum_l C_l^2 = C^2``. ``squared`` has the squared norms, records x tensors. ``finite`` marks the records with
-        finite gradients; other records get the factor 0.
+        A factor is ``min(1, C / norm)``, with the gradient norm and the clipping norm ``C`` of the group. With joint
+        clipping all tensors are one group, and with per-layer clipping each tensor is one. ``squared`` has squared
+        norms, records x tensors. Records that are not ``finite`` get the factor 0.
         """
         grouped = squared if len(self.clips) > 1 else squared.sum(1, keepdim=True)
         over = (grouped.sqrt() * (1.0 + SLACK) + torch.finfo(squared.dtype).tiny).unbind(1)
@@ -132,9 +130,7 @@ class NoisySum:
     def release(self) -> list[Tensor]:
         """Return the noisy mean of the clipped gradients, one tensor for each :class:`View`.
 
-        The mean is ``(sum_j c_j G_j + sigma Xi) / (q N)``. ``G_j`` is the gradient of record ``j``, or its projection,
-        and ``c_j`` is its clipping factor. ``Xi`` is standard normal, and ``sigma`` is the noise multiplier times the
-        sensitivity. ``q N`` is the expected batch size. Call :meth:`begin` before the next batch.
+        The mean is the noisy sum divided by the expected batch size. Call :meth:`begin` before the next batch.
         """
         sums, count = self.sums, self.count
         self.forget()
@@ -155,8 +151,7 @@ class NoisySum:
     def noisy_count(self, count: Tensor, adaptive: AdaptiveClipping) -> float:
         """Return the noisy sum of ``b_j - 1/2`` over the records ``j`` of all processes.
 
-        ``b_j`` is 1 if record ``j`` was not clipped, else 0. ``count`` is the sum for this process. The noise has the
-        standard deviation ``adaptive.sigma``.
+        ``b_j`` is 1 if record ``j`` was not clipped, else 0. ``count`` is the sum for this process.
         """
         assert adaptive.sigma is not None
         like = per_example.exact(self.views[0].parameters[0].new_zeros(()))
@@ -166,8 +161,8 @@ class NoisySum:
     def noisy_means(self, sums: list[Tensor | None]) -> list[Tensor]:
         """Return noisy sums of gradients over all processes, divided by the batch size.
 
-        The divisor is the public expected batch size. There is one sum for each :class:`View`. A sum is None if no
-        record of this process has a gradient for the view.
+        ``sums`` has one sum of this process for each :class:`View`. None: no record has a gradient for the view. The
+        divisor is the public expected batch size.
         """
         likes = [view.parameters[0] for view in self.views]
         parts = [
@@ -182,8 +177,8 @@ class NoisySum:
     def _with_noise(self, parts: list[Tensor], likes: Sequence[Tensor], deviation: float) -> list[Tensor]:
         """Return the sums of tensors over all processes, with Gaussian noise added once.
 
-        ``parts`` are the tensors of this process. ``deviation`` is the standard deviation of the noise. Each of
-        ``likes`` has the dtype and the device of the noise for one tensor.
+        ``deviation`` is the standard deviation of the noise. ``likes`` have the dtypes and devices in which it is
+        drawn.
         """
         totals = self.processes.sum(parts)
         for total, like in zip(totals, likes, strict=True) if self.processes.first else ():

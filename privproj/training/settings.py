@@ -1,7 +1,6 @@
 """Declare the options of ``privproj train``, which a run saves in its folder.
 
-Each option is a field of :class:`Settings`. This module does not import torch, so that the command line shows the
-options quickly.
+This module does not import torch, so that the command line shows the options quickly.
 """
 
 from dataclasses import dataclass
@@ -121,10 +120,7 @@ class Settings:
             raise InvalidParameterError("clipping", self.clipping, "joint with adaptive_clipping_sigma")
 
     def _check_options_of_one_algorithm(self) -> None:
-        """Check options that belong to one algorithm, and set the default learning rate.
-
-        Raises :class:`InvalidParameterError` if an option does not belong to the algorithm or contradicts another one.
-        """
+        """Check options that belong to one algorithm, and set the default learning rate."""
         for name, mechanism in ONLY_FOR.items():
             if getattr(self, name) is not None and self.mechanism != mechanism:
                 raise InvalidParameterError(name, getattr(self, name), f"omitted with {self.mechanism}")

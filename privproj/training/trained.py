@@ -1,9 +1,9 @@
 """Define trained tensors, which store the per-example gradients of a loss function.
 
 The weight and the bias of a layer are one matrix (outputs x inputs) whose last input is the constant 1. Every other
-trained tensor is separate. Each use of a matrix in the loss function stores two factors: the gradients of the outputs
-``g`` (records x tokens x outputs) and the inputs ``x`` (records x tokens x inputs). The gradient of record ``j`` is
-``G_j = sum_t g_jt x_jt^T``, a sum over tokens ``t``. If the factors of a use are not known, whole gradients are stored.
+trained tensor is separate. The gradient of record ``j`` for a matrix is ``G_j = sum_t g_jt x_jt^T``, a sum over tokens
+``t``. Each use of a matrix in the loss function stores the two factors: the gradients of the outputs ``g`` (records x
+tokens x outputs) and the inputs ``x`` (records x tokens x inputs). If they are not known, whole gradients are stored.
 """
 
 import math
@@ -72,8 +72,8 @@ class Trained:
     def keep(self, g: Tensor | LookedUp, x: Tensor) -> None:
         """Store the gradient factors ``g`` and ``x`` of one use of the matrix in the loss.
 
-        ``g`` has the gradients of the outputs (records x tokens x outputs), and ``x`` the inputs. If whole gradients
-        take less memory than the factors, they are computed and stored instead.
+        ``g`` has the gradients of the outputs (records x tokens x outputs), and ``x`` (records x tokens x inputs) has
+        the inputs.
         """
         dtype = self.weight.dtype
         x = x.to(dtype)
@@ -85,6 +85,7 @@ class Trained:
         if self.keeps_factors or (self.formed is None and not per_example.is_smaller_formed(tokens, *self.shape)):
             self.factors.append((g, x))
             return
+        # Whole gradients are stored if they take less memory than the factors, or if others are stored already.
         with per_example.precise():
             product = per_example.formed(g, x)
         self.formed = product if self.formed is None else self.formed.add_(product)
@@ -137,7 +138,7 @@ class Trained:
             yield self.bias, matrix[:, width]
 
     def shaped(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
-        """Return columns of a matrix in the shape of the weight or the bias they belong to."""
+        """Return columns of a gradient matrix in the shape of their weight or bias."""
         part = part.T if self.is_transposed and parameter is self.weight else part
         return part.reshape(parameter.shape)
 
@@ -155,8 +156,8 @@ class Trained:
 def trained_tensors(module: nn.Module) -> list[Trained]:
     """Return the trained tensors of a module, each once, in the order of the layers.
 
-    Raises :class:`InvalidParameterError` if no tensor requires a gradient, or for a layer of ``torch.jit``. The error
-    is also raised for a trained tensor that is not initialized, or whose dtype is not float32 or float64.
+    Raises :class:`InvalidParameterError` if no tensor requires a gradient, for a layer of ``torch.jit``, and for a
+    trained tensor that is not initialized, or not in float32 or float64.
     """
     taken: set[int] = set()
     tensors: list[Trained] = []
@@ -198,8 +199,7 @@ def is_conv1d(module: nn.Module) -> bool:
 def _check(place: str, parameter: nn.Parameter) -> None:
     """Raise an error for a trained tensor without a shape or with a wrong dtype.
 
-    The dtype must be float32 or float64. ``place`` is the name of the layer. The error is
-    :class:`InvalidParameterError`.
+    ``place`` is the name of the layer.
     """
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         remedy = "call the module once before make_private"

@@ -1,8 +1,8 @@
 """Define :class:`PrivateTrainer`, a private ``Trainer`` of transformers.
 
 Import the class from ``privproj.integrations.transformers``. The loop of ``Trainer`` draws a batch, calls
-``training_step``, and then calls ``optimizer.step``. In a private run each drawn batch has all records of one release.
-So gradient accumulation is switched off, and each step is one release.
+``training_step``, and then calls ``optimizer.step``. In a private run each step is one release, and gradient
+accumulation is switched off.
 """
 
 import copy
@@ -55,18 +55,15 @@ class PrivateTrainer(Trainer):
     """Train a model of transformers privately, with a ledger and epsilon in the logs.
 
     The loss of a record is ``compute_loss(model, record)``, where ``record`` is a batch of one record made by the data
-    collator. You can use any model, ``compute_loss``, ``compute_loss_func`` and label smoothing that accept such a
-    batch.
+    collator.
 
     By default batches are Poisson samples. The expected number of records for each process is
     ``per_device_train_batch_size * gradient_accumulation_steps``. At most ``per_device_train_batch_size`` records are
-    computed at once. ``num_train_epochs`` or ``max_steps`` sets the number of releases. The optimizer, its schedule,
-    evaluation, callbacks and checkpoints work as usual. ``train(resume_from_checkpoint=True)`` continues after the
-    releases of the ledger.
+    computed at once. ``num_train_epochs`` or ``max_steps`` sets the number of releases.
+    ``train(resume_from_checkpoint=True)`` continues after the releases of the ledger.
 
     The logs contain ``epsilon`` and ``delta`` in place of the training loss and the gradient norm, because these are
-    statistics of private records without noise. Evaluation results have no noise either, so evaluate on records that
-    are not private.
+    statistics of private records without noise. Evaluation results have no noise either.
 
     Args:
         *args: Arguments of ``Trainer``.
@@ -305,11 +302,10 @@ class _ReleasesAreSteps(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Set Trainer's number of steps to the number of releases of the run.
+        """Set Trainer's step count and learning-rate schedule to the number of releases.
 
-        The learning-rate schedule is advanced to this number too. Raises :class:`InvalidParameterError` if the ledger
-        has fewer releases than the checkpoint, and :class:`UnsupportedError` if the ledger has releases but no
-        checkpoint is resumed.
+        Raises :class:`InvalidParameterError` if the ledger has fewer releases than the checkpoint, and
+        :class:`UnsupportedError` if the ledger has releases but no checkpoint is resumed.
         """
         optimizer, scheduler = self.trainer.private_optimizer, self.trainer.lr_scheduler
         assert optimizer is not None
@@ -334,10 +330,10 @@ def _names(function: Any) -> set[str]:
 
 
 def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the arguments ``privacy`` of a trainer after checking their names.
+    """Return a copy of a trainer's ``privacy`` arguments, after a check of their names.
 
     Raises :class:`InvalidParameterError` for names that are not arguments of ``make_private``, for arguments that
-    Trainer sets, and if ``delta`` is missing.
+    Trainer sets, and without ``delta``.
     """
     names = _names(make_private) - SET_BY_TRAINER - {"unknown"} | {"one_by_one"}
     for name in privacy.keys() - names:

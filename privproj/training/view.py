@@ -1,12 +1,10 @@
 """Define views, the linear maps of gradients that are released, and algorithms.
 
-A view is a linear map that an algorithm applies to every record's gradient before summing, such as a projection. The
-plain view, which sums whole gradients, is here. Other views are in the modules of their algorithms.
+A view is a linear map that an algorithm applies to every record's gradient before summing, such as a projection.
 
 The gradient of record ``j`` for a matrix is ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs), a sum over tokens ``t``.
-``g`` has the gradients of the outputs, and ``x`` the inputs. A view of a matrix sums ``c_j G_j P`` over the records,
-for some matrix ``P`` and the clipping factors ``c_j``. The factors of ``G_j P`` are ``g`` and ``x P``. If
-``clips_what_it_sums``, the norm of ``G_j P`` is clipped, else the norm of ``G_j``.
+``g_jt`` is the gradient of the output for a token, and ``x_jt`` is the input. A view multiplies ``G_j`` by some matrix
+``P``, so ``x_jt`` becomes ``P^T x_jt``. Either the norm of ``G_j P`` is clipped, or the norm of ``G_j``.
 """
 
 from collections.abc import Callable
@@ -30,11 +28,13 @@ class View:
     """The linear map of DP-SGD, which is the identity, and the base class of others.
 
     An algorithm applies a view to every record's gradient, and clips, sums and releases the result. The privacy
-    guarantee needs one property: the summand of a record in ``clipped_sum``, for the factor 1, has at most the norm
-    ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping norm.
+    guarantee needs one property: for the clipping factor 1, the summand of a record in ``clipped_sum`` has at most the
+    norm ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping norm.
 
-    A view belongs to one or several tensors ``parameters`` and releases a tensor of shape ``shape``. The wrapped
-    optimizer must hold these ``parameters``. ``name`` is the name of the view in messages.
+    Attributes:
+        parameters: The tensors to which the view belongs.
+        shape: The shape of the released tensor.
+        name: The name of the view in messages.
     """
 
     # noise of the last release divided by that of the first, which differs from 1 with adaptive clipping
@@ -51,7 +51,7 @@ class View:
     def refresh(self, streams: Streams) -> None:
         """Draw the random projection of the next release, before its batch is drawn.
 
-        This is called once for each release. Whole gradients need no projection, so this default does nothing.
+        The default does nothing.
         """
 
     def sketched(self, x: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class View:
         return x
 
     def squared_norms(self) -> Tensor | None:
-        """Return the squared norm of each record's gradient, as it is to be clipped.
+        """Return the squared norm of each record's gradient, for clipping.
 
         If ``clips_what_it_sums``, this is the norm of the projected gradient, else of the whole gradient. The result is
         None if no gradients were captured.
@@ -73,11 +73,10 @@ class View:
         return per_example.squared_norms(*(self.seen if self.clips_what_it_sums else captured))
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the weighted sum of all records' projected gradients, in double precision.
+        """Return the sum of all records' projected gradients, weighted by clipping factors.
 
-        ``c`` has the clipping factor of each record, which is its weight. ``mask`` is True for records with finite
-        gradients; other records count as 0. If ``mask`` is None, all gradients are finite. The sum has as many entries
-        as ``shape``.
+        ``c`` has the clipping factors. Records with a False ``mask`` count as 0, because their gradients are not
+        finite. If ``mask`` is None, all gradients are finite. The sum is in double precision.
         """
         seen, self.seen = self.seen, ()
         return per_example.clipped_sum(c, *seen, mask=mask)
@@ -93,10 +92,10 @@ class View:
         """Set the gradient of the parameters from a released mean, for the next step.
 
         ``group`` is the parameter group of the first of ``parameters``. ``plain`` is True if the wrapped optimizer is
-        SGD without momentum. Then a low-rank update is added to the weight directly, so that no gradient of the size of
-        the weight is computed. This needs weight and bias in one group.
+        SGD without momentum. Then a low-rank gradient estimate changes the weight directly.
         """
         left, right = self.update(mean)
+        # Merging avoids a gradient of the size of the weight. It needs weight and bias in one group.
         if right is not None and plain and {id(p) for p in self.parameters} <= {id(p) for p in group["params"]}:
             return _merge(self.trained, left, right, group)
         for parameter, part in self.trained.split(left if right is None else left @ right):
@@ -105,9 +104,9 @@ class View:
 
 @torch.no_grad()
 def _merge(trained: Trained, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
-    """Make the SGD step ``W <- (1 - lr wd) W - lr left right`` on a weight and its bias.
+    """Make an SGD step with the gradient ``left right`` on a weight and its bias.
 
-    ``group`` has the learning rate ``lr`` and the weight decay ``wd``. The weight and the bias are changed in place.
+    Both are changed in place. ``group`` has the learning rate and the weight decay.
     """
     for parameter, part in trained.split(right):
         # W <- (1 - lr wd) W.
@@ -145,19 +144,17 @@ class Algorithm:
         summary: One sentence about what the algorithm does.
         rank: "projection" if the algorithm draws projections of this rank. "module" if the rank is that of the adapters
             in the module. "none" if there is no rank.
-        has_frame: True if users can choose how a release is mapped back to the size of the weight: "haar" or "wishart"
-            (:class:`privproj.training.algorithms.projected.Projected`).
+        has_frame: True if users can choose how a release is mapped back to the size of the weight: "haar" or "wishart".
         accounted_as: Called with the shapes, the ranks and the shares of the squared clipping norm of all tensors;
-            returns the mechanism of one release. The noise multiplier of this mechanism is None.
+            returns the mechanism of one release, without a noise multiplier.
         view: Called with a trained matrix, the plan and the rank for this matrix; returns the :class:`View` of the
-            matrix, the linear map of its gradients. Other trained tensors always have the identity.
+            matrix. Other trained tensors always have the identity.
         subspace_view: Called with all trained tensors and a subspace; returns one :class:`View` of all tensors, in
             place of one for each. An algorithm with such a view needs a subspace and joint clipping.
         check_layer: Called with the name of the selected algorithm and a trained tensor; raises
-            :class:`InvalidParameterError` if that algorithm must not train the tensor. If the attribute ``only_for`` of
-            a tensor names this algorithm, ``check_layer`` is also called when another algorithm is selected.
-        adapt: Called with a module, a rank and an ``insecure_seed``; returns the module with adapters. ``privproj
-            train`` and audits use it. None: the algorithm needs no adapters.
+            :class:`InvalidParameterError` if that algorithm must not train the tensor.
+        adapt: Called with a module, a rank and an ``insecure_seed``; returns the module with adapters. None: the
+            algorithm needs no adapters.
         step_hook: Called with the module, the plan and the random streams; returns a function that is called with the
             optimizer after every release. None: nothing is called.
     """
@@ -191,10 +188,7 @@ class Algorithm:
         return (*trained.shape, self.projects) if trained.is_matrix else (1, trained.size, False)
 
     def views(self, trained: list[Trained], plan: Plan) -> list[View]:
-        """Return the linear maps of gradients: one for each trained tensor, or one for all.
-
-        A single :class:`View` for all tensors is used if the algorithm needs a subspace.
-        """
+        """Return the linear maps of gradients: one for each trained tensor, or one for all."""
         if self.subspace_view is not None:
             return [self.subspace_view(trained, plan.algorithm.subspace)]
         return [

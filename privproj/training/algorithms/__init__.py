@@ -1,8 +1,7 @@
 """List the training algorithms, and import their definitions at first use.
 
 To add an algorithm, write a file in this folder, add a line to :data:`FILES`, and write a test. The tuple ``RECORDS``
-of the file has one :class:`privproj.training.view.Algorithm` for each algorithm. This module does not import torch, so
-that the command line lists the algorithms quickly.
+of the file has one :class:`privproj.training.view.Algorithm` for each algorithm. This module does not import torch.
 """
 
 from importlib import import_module

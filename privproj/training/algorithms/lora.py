@@ -1,8 +1,7 @@
 """Define DP-SGD on LoRA adapters whose random factor ``A`` is frozen (DP-LoRA-FA).
 
-The trained tensors are the ``B`` factors and modules that PEFT trains as a whole, such as a new head. So this is DP-SGD
-on fewer weights. A variant merges the adapters and draws new ones every few steps. For PEFT models this module also
-prepares M2, which trains the adapted weights themselves.
+Only the ``B`` factors and whole modules, such as a new head, are trained. A variant merges the adapters and draws new
+ones every few steps. For PEFT models this module also prepares M2, which trains the adapted weights themselves.
 """
 
 import re
@@ -108,8 +107,8 @@ def add_frozen_lora(
 ) -> nn.Module:  # fmt: skip
     """Wrap linear layers of a module in :class:`FrozenLoRA`; freeze all other tensors.
 
-    Call this before you build the optimizer. The module is changed in place. If the module itself is a linear layer, a
-    wrapped layer is returned.
+    Call this before you build the optimizer. The module is changed in place. If ``module`` is a linear layer, a wrapped
+    layer is returned.
 
     Args:
         module: The module to adapt.
@@ -140,9 +139,9 @@ def add_frozen_lora(
 def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where: Picks | None) -> nn.Module:
     """Freeze a module, replace its selected linear layers, and return the module.
 
-    ``wrap`` is called with a linear layer and returns its replacement. ``where`` is called with a name and a layer, and
-    returns True to select the layer; None selects all. If the module itself is a linear layer, its replacement is
-    returned. Raises :class:`InvalidParameterError` if no layer is selected.
+    ``wrap`` returns the replacement of a layer. ``where`` is called with a name and a layer, and returns True to select
+    the layer; None selects all. If the module itself is a linear layer, its replacement is returned. Raises
+    :class:`InvalidParameterError` if no layer is selected.
     """
     module.requires_grad_(False)
     if isinstance(module, nn.Linear):
@@ -161,9 +160,8 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
     """Prepare a PEFT model with LoRA adapters for private training.
 
     Call this before you build the optimizer. The model is the result of ``peft.get_peft_model(model,
-    peft.LoraConfig(...))``. If the model has several adapters, only active ones are used. Whole modules that PEFT
-    trains (``modules_to_save``, such as a new classification head) remain trained. Adapters of embeddings and of
-    attention are not supported.
+    peft.LoraConfig(...))``. Only active adapters are used. Whole modules that PEFT trains (``modules_to_save``, such as
+    a new classification head) remain trained. Adapters of embeddings and of attention are not supported.
 
     Args:
         model: The wrapped model. It is changed in place.
@@ -171,8 +169,7 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
             release together. "m2" freezes both factors and trains the weights that they adapt; the factors have no
             effect, because ``B`` is zero. The projection of a weight has the rank of its adapter. The projections of
             the matrices of the head have the largest of these ranks. A rank in the ``Method`` of :func:`make_private`
-            replaces them all. ``model.save_pretrained`` then saves the trained weights in place of an adapter, as
-            :func:`export_peft` does.
+            replaces them all. ``model.save_pretrained`` then works like :func:`export_peft`.
 
     Returns:
         The same model.
@@ -212,8 +209,8 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
 def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]) -> None:
     """Make the weights under LoRA adapters trainable, and store their projection ranks.
 
-    The projection of a weight has the rank of its adapter. Matrices in ``heads`` have the largest of these ranks.
-    Raises :class:`InvalidParameterError` if a LoRA ``B`` factor is not zero, or for a variant such as DoRA.
+    The projection of a weight has the rank of its adapter. Raises :class:`InvalidParameterError` if a LoRA ``B`` factor
+    is not zero, or for a variant such as DoRA.
     """
     ranks = [1]
     for layer in layers:
@@ -233,6 +230,7 @@ def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]
             ranks.append(layer.base_layer.projection_rank)
     matrices: list[Any] = [part for head in heads for part in head.modules() if _has_matrix(part)]
     for matrix in matrices:
+        # Matrices in heads have the largest rank of an adapter.
         matrix.projection_rank = max(ranks)
     model.trained_by_m2 = tuple(name for name, p in model.named_parameters() if p.requires_grad)
     model.save_pretrained = MethodType(_save_trained, model)
@@ -254,7 +252,7 @@ def _active_heads(model: nn.Module) -> list[nn.Module]:
 def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[nn.Module]) -> None:
     """Raise an error for a trained tensor outside of adapters and PEFT heads.
 
-    The adapted weights may be trained too. The error is :class:`InvalidParameterError`.
+    The weights under adapters may be trained too.
     """
     allowed = {id(p) for part in (*layers, *heads) for p in part.parameters()}
     allowed -= {id(p) for layer in layers for n, p in layer.base_layer.named_parameters() if n != "weight"}
@@ -285,13 +283,12 @@ SAVED_WEIGHTS = "m2_weights.safetensors"  # name of the file that export_peft wr
 def export_peft(model: nn.Module, directory: str | Path) -> Path:
     """Save the weights that M2 (:class:`privproj.M2`) trained in a PEFT model.
 
-    The model is from ``prepare_peft(model, "m2")``. M2 trains the weights that LoRA adapts. The sum of the steps of M2
-    does not have low rank, so an adapter cannot represent the trained weights. Tensors in the file have the names of
-    the model without adapters. :func:`import_peft` loads the file. Without privproj, call
-    ``base.load_state_dict(safetensors.torch.load_file(path), strict=False)``. The file is written atomically.
+    The sum of the steps of M2 does not have low rank, so an adapter cannot represent the trained weights. Tensors in
+    the file have the names of the model without adapters. :func:`import_peft` loads the file. Without privproj, call
+    ``base.load_state_dict(safetensors.torch.load_file(path), strict=False)``.
 
     Args:
-        model: The model that was trained.
+        model: The trained model, from ``prepare_peft(model, "m2")``.
         directory: The folder to write to. It is created if it does not exist.
 
     Returns:
@@ -379,14 +376,16 @@ def _save_trained(
 ) -> None:
     """Save the weights that M2 trained, in place of ``save_pretrained`` of a PEFT model.
 
-    The options ``state_dict`` and ``safe_serialization`` are ignored, because transformers' Trainer passes them. Raises
-    :class:`InvalidParameterError` for other options, and for a folder with an adapter, because PEFT would load it.
+    Raises :class:`InvalidParameterError` for options other than ``state_dict`` and ``safe_serialization``, which are
+    ignored, and for a folder with an adapter.
     """
+    # transformers' Trainer passes these two options.
     others = [name for name in options if name not in ("state_dict", "safe_serialization") and options[name]]
     if saved or others:
         raise InvalidParameterError(
             "save_pretrained", ", ".join(others) or saved, "called with a folder only, as export_peft is"
         )
+    # PEFT would load the adapter.
     if (Path(save_directory) / "adapter_config.json").exists():
         raise InvalidParameterError("save_directory", save_directory, "a folder without a PEFT adapter")
     if is_main_process:
@@ -396,15 +395,14 @@ def _save_trained(
 def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
     """Return a hook that merges LoRA adapters and draws new ones every few steps.
 
-    The hook calls :meth:`FrozenLoRA.merge` after every ``plan.algorithm.every`` steps. Each step is accounted as DP-SGD
-    on the ``B`` factors. The randomness of ``A`` does not reduce epsilon, because from the second step after a draw
-    gradients depend on ``A``.
+    Each step is accounted as DP-SGD on the ``B`` factors of the adapters.
     """
     layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
     if not layers:
         raise InvalidParameterError("module", type(module).__name__, "a module with adapters from add_frozen_lora")
 
     def after_step(optimizer: Any) -> None:
+        # The randomness of A does not reduce epsilon, because from the second step after a draw gradients depend on A.
         for layer in layers if optimizer.steps_done % plan.algorithm.every == 0 else ():
             layer.merge(drawn.projection.on(layer.lora_A.weight.device))
             optimizer.state.pop(layer.lora_B.weight, None)
@@ -415,7 +413,7 @@ def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any]
 def _check_trains_b(algorithm: str, trained: Trained) -> None:
     """Raise an error unless a trained tensor is a LoRA ``B`` factor or in a PEFT head.
 
-    A head is a module that PEFT trains as a whole. The error is :class:`InvalidParameterError`.
+    A head is a module that PEFT trains as a whole.
     """
     if not any(part in f".{trained.name}" for part in (".lora_B", ".modules_to_save.")):
         remedy = f"freeze {trained.name}, or wrap the module with add_frozen_lora"

@@ -5,9 +5,10 @@ current matrix ``Z``. It clips this tangent vector and adds noise to the sum. Th
 only, so a step is the subsampled Gaussian mechanism at any rank (C3: Gaussian profile; C17: subsampling). The move
 along the released tangent vector is post-processing.
 
-A tangent vector at ``Z = U diag(s) V^T`` (m x n, rank r) is ``xi = U K V^T + Up V^T + U Vp^T`` with ``U^T Up = 0`` and
-``V^T Vp = 0``. The balanced factors of ``Z`` are ``A = U s^1/2`` and ``B = V s^1/2``. The horizontal lift of ``xi`` is
-the pair ``(dA, dB)`` with ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``.
+The singular value decomposition of ``Z`` is ``U diag(s) V^T`` (m x n, rank r). A tangent vector at ``Z`` is ``xi = U K
+V^T + Up V^T + U Vp^T`` for matrices ``K`` (r x r), ``Up`` and ``Vp`` with ``U^T Up = 0`` and ``V^T Vp = 0``. The
+balanced factors of ``Z`` are ``A = U s^1/2`` and ``B = V s^1/2``. The lift of ``xi`` is the pair ``(dA, dB)`` with ``dA
+B^T + A dB^T = xi`` and ``A^T dA = dB^T B``.
 """
 
 import math
@@ -33,8 +34,7 @@ from privproj.training.view import Algorithm, View
 class Steps:
     """Options of the step that PRISM makes from a released tangent vector ``xi``.
 
-    PRISM trains a low-rank matrix ``Z``. The step is post-processing. The first release initializes the momentum and
-    the second moments.
+    PRISM trains a low-rank matrix ``Z``. The first release initializes the momentum and the second moments.
 
     Args:
         kind: "plain" or "adaptive". A plain step goes from ``Z`` to the best approximation of ``Z - lr m`` with the
@@ -42,10 +42,9 @@ class Steps:
             first divides the momentum of the two factors of ``Z`` by the root of second moments.
         momentum: Weight of the past in the momentum ``m <- momentum m + (1 - momentum) xi``, from 0 to below 1.
         beta2: Weight of the past in the second moments, from 0 to below 1. For "adaptive" only.
-        ridge: Positive factor. ``ridge tr(D)/r`` is added to the second moments, where ``D`` is the second moment of
-            the noise in the release and ``r`` the rank. This sum is proportional to ``(z C/(q N))^2``, with noise
-            multiplier ``z``, clipping norm ``C`` and expected batch size ``q N``. The paper adds ``z C^2/(q N)``, which
-            has another unit than the second moments. For "adaptive" only.
+        ridge: Positive factor. The ridge added to the second moments is ``ridge`` times the mean second moment of the
+            noise in the release. The paper adds ``z C^2/(q N)``, with noise multiplier ``z``, clipping norm ``C`` and
+            expected batch size ``q N``, which has another unit than the second moments. For "adaptive" only.
         floor: Steps are plain while the smallest singular value of ``Z`` is at most this positive number.
 
     >>> from privproj.training import Steps
@@ -120,17 +119,15 @@ class PrismLinear(nn.Module):
 
 
 def low_rank(x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Tensor:
-    """Return ``U (s * (V^T x))``, the output of the low-rank part of a layer.
-
-    During training :mod:`privproj.training.capture` intercepts this function to compute per-example gradients.
-    """
+    """Return ``U (s * (V^T x))``, the output of the low-rank part of a layer."""
+    # During training privproj.training.capture intercepts this function to compute per-example gradients.
     if has_torch_function((x, u, s, v)):
         return handle_torch_function(low_rank, (x, u, s, v), x, u, s, v)
     return ((x @ v) * s) @ u.T
 
 
 def _capture_low_rank(during: AllRecords, x: Tensor, u: Tensor, s: Tensor, v: Tensor) -> Any:
-    """Return :func:`low_rank` for all records, and store the factors of their gradients.
+    """Return :func:`low_rank` for all records, and capture the factors of its gradients.
 
     Raises :class:`InvalidParameterError` if ``u`` is not in a PRISM layer, or within a transform of ``torch.func``.
     """
@@ -154,8 +151,8 @@ def add_prism(
 ) -> nn.Module:
     """Wrap linear layers of a module in :class:`PrismLinear`; freeze other tensors.
 
-    Call this before you build the optimizer. The module is changed in place. If the module itself is a linear layer, a
-    wrapped layer is returned.
+    Call this before you build the optimizer. The module is changed in place. If ``module`` is a linear layer, a wrapped
+    layer is returned.
 
     Args:
         module: The module to adapt.
@@ -192,8 +189,7 @@ def add_prism(
 class Point(NamedTuple):
     """The singular value decomposition ``U diag(s) V^T`` of a matrix of rank ``r``.
 
-    ``U`` (m x r) and ``V`` (n x r) have orthonormal columns, and the entries of ``s`` are nonnegative in descending
-    order.
+    ``U`` (m x r) and ``V`` (n x r) have orthonormal columns. The entries of ``s`` are nonnegative in descending order.
     """
 
     u: Tensor
@@ -204,8 +200,7 @@ class Point(NamedTuple):
 class _Tangent(NamedTuple):
     """A tangent vector ``U K V^T + Up V^T + U Vp^T`` of the manifold of rank-r matrices.
 
-    The vector is tangent at the matrix ``Z = U diag(s) V^T`` (m x n). ``K`` is r x r, ``Up`` is m x r, and ``Vp`` is n
-    x r.
+    It is tangent at the matrix ``U diag(s) V^T`` (m x n). ``K`` is r x r, ``Up`` is m x r, and ``Vp`` is n x r.
     """
 
     k: Tensor
@@ -213,7 +208,7 @@ class _Tangent(NamedTuple):
     vp: Tensor
 
     def flat(self) -> Tensor:
-        """Return the coordinates of this tangent vector, three matrices, as one vector."""
+        """Return the entries of the three matrices of this tangent vector as one vector."""
         return torch.cat([part.flatten() for part in self])
 
     def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
@@ -222,9 +217,9 @@ class _Tangent(NamedTuple):
 
 
 def from_flat(row: Tensor, at: Point) -> _Tangent:
-    """Return the tangent vector at the point ``at`` with the coordinates ``row``.
+    """Return the tangent vector at ``at`` that :meth:`_Tangent.flat` stored as ``row``.
 
-    The coordinates have the order of :meth:`_Tangent.flat`. They are projected to the tangent space.
+    The entries are projected to the tangent space.
     """
     (m, r), n = at.u.shape, at.v.shape[0]
     k, up, vp = row.split([r * r, m * r, n * r])
@@ -232,18 +227,15 @@ def from_flat(row: Tensor, at: Point) -> _Tangent:
 
 
 def _orthogonal(xi: _Tangent, at: Point) -> _Tangent:
-    """Return a tangent vector projected to the tangent space at a point.
-
-    ``(I - U U^T) Up`` replaces ``Up`` and ``(I - V V^T) Vp`` replaces ``Vp``, with the bases ``U`` and ``V`` of the
-    point.
-    """
+    """Return ``xi`` projected to the tangent space at the matrix ``at``."""
+    # (I - U U^T) Up and (I - V V^T) Vp, with the bases U and V of the point.
     return _Tangent(xi.k, xi.up - at.u @ (at.u.T @ xi.up), xi.vp - at.v @ (at.v.T @ xi.vp))
 
 
 def from_products(gv: Tensor, gtu: Tensor, at: Point) -> _Tangent:
-    """Return the projection of a matrix ``G`` (m x n) to the tangent space at a point.
+    """Return the projection of a matrix ``G`` to the tangent space at the matrix ``at``.
 
-    ``gv`` is ``G V`` and ``gtu`` is ``G^T U``, with the bases ``U`` and ``V`` of the point ``at``.
+    ``gv`` is ``G V`` and ``gtu`` is ``G^T U``, with the singular vectors ``U`` and ``V`` of ``at``.
     """
     # K = U^T G V, Up = (I - U U^T) G V, Vp = (I - V V^T) G^T U.
     return _orthogonal(_Tangent(at.u.T @ gv, gv, gtu), at)
@@ -259,9 +251,9 @@ def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
 
 
 def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
-    """Return the best approximation of ``Z - rate xi`` that has the rank of ``Z``.
+    """Return the best approximation of ``at - rate xi`` that has the rank of ``at``.
 
-    ``Z`` is the matrix of the point ``at``, and ``xi`` is a tangent vector at ``Z``.
+    ``xi`` is a tangent vector at the matrix ``at``.
     """
     # Z - rate xi = [U, Up] [[diag(s) - rate K, -rate I], [-rate I, 0]] [V, Vp]^T.
     return _moved(at.u, xi.up, torch.diag(at.s) - rate * xi.k, at.v, xi.vp, rate)
@@ -270,7 +262,7 @@ def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
 def _moved(a: Tensor, ascent_a: Tensor, core: Tensor, b: Tensor, ascent_b: Tensor, rate: float) -> Point:
     """Return the best rank-r approximation of ``A core B^T - rate (dA B^T + A dB^T)``.
 
-    ``A`` is ``a``, ``dA`` is ``ascent_a``, and likewise for ``B``. ``r`` is the number of columns of ``A``.
+    The matrices are ``A = a``, ``dA = ascent_a``, ``B = b`` and ``dB = ascent_b``. ``A`` has ``r`` columns.
     """
     # [A, dA] [[core, -rate I], [-rate I, 0]] [B, dB]^T.
     one = torch.eye(len(core), dtype=core.dtype, device=core.device)
@@ -287,10 +279,10 @@ def transported(xi: _Tangent, old: Point, new: Point) -> _Tangent:
 
 
 def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
-    """Return the lift ``(dA, dB)`` of a tangent vector to the factors ``A`` and ``B``.
+    """Return the lift ``(dA, dB)`` of a tangent vector to the factors of a matrix.
 
-    The point ``at`` is the matrix ``A B^T`` with ``A = U s^1/2`` and ``B = V s^1/2``. Its singular values ``s`` must be
-    positive. The lift solves ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``.
+    The matrix ``at`` is ``A B^T``. The factors ``A`` and ``B`` are its singular vectors times the roots of its singular
+    values, which must be positive. The lift solves ``dA B^T + A dB^T = xi`` and ``A^T dA = dB^T B``.
     """
     # X_ij = K_ij sqrt(s_j) / (s_i + s_j), (Y^T)_ij = sqrt(s_i) K_ij / (s_i + s_j).
     root, total = at.s.sqrt(), at.s[:, None] + at.s[None, :]
@@ -302,8 +294,8 @@ def lifted(xi: _Tangent, at: Point) -> tuple[Tensor, Tensor]:
 def noise_moment(s: Tensor, side: int, deviation: float) -> Tensor:
     """Return the diagonal of ``E dA^T dA / side``, the second moment of lifted noise.
 
-    ``dA`` (side x r) is the lift (:func:`lifted`) of Gaussian noise at a point with the singular values ``s``. The
-    noise has standard deviation ``deviation`` on every coordinate.
+    ``dA`` (side x r) is the lift (:func:`lifted`) of Gaussian noise at a matrix with the singular values ``s``.
+    ``deviation`` is the standard deviation of the noise on every coordinate.
     """
     # (tau^2/m) ((m - r)/s_j + sum_i s_j/(s_i + s_j)^2), with tau the deviation.
     crossed = (s[None, :] / (s[:, None] + s[None, :]).square()).sum(0)
@@ -335,7 +327,10 @@ OVERSTATEMENT = 8.0
 
 
 def _orthonormality_error(at: Point) -> Tensor:
-    """Return the larger Frobenius norm of ``U^T U - I`` and ``V^T V - I`` for two bases."""
+    """Return the larger Frobenius norm of ``U^T U - I`` and ``V^T V - I``.
+
+    ``U`` and ``V`` are the bases of the point ``at``.
+    """
     wide = [per_example.to_double(basis) for basis in (at.u, at.v)]
     eye = torch.eye(len(at.s), dtype=wide[0].dtype, device=at.s.device)
     return torch.stack([(basis.T @ basis - eye).norm() for basis in wide]).max()
@@ -363,10 +358,10 @@ class _TrainedLowRank(Trained):
 
 
 class _TangentView(View):
-    """The linear map of PRISM, which projects gradients to the tangent space.
+    """The linear map of PRISM, which projects gradients to a tangent space.
 
-    The tangent space is that of the manifold of rank-r matrices at the current matrix. The norm of each record's
-    projected gradient is clipped. Noise is added to the coordinates of the sum.
+    This is the tangent space of the manifold of rank-r matrices at the current matrix. The projected gradients are
+    clipped.
     """
 
     def __init__(self, trained: _TrainedLowRank, plan: Plan, rank: int) -> None:
@@ -385,17 +380,14 @@ class _TangentView(View):
 
     @property
     def is_as_written(self) -> bool:
-        """True if torch's version counters show that no factor changed since the last step.
-
-        Always False on a CPU, where the factors themselves are compared.
-        """
+        """True if torch's version counters show that no factor changed since the last step."""
+        # On a CPU the factors themselves are compared.
         if self.trained.weight.device.type == "cpu":
             return False
         return self.written == [parameter._version for parameter in self.trained.parameters]
 
     @property
     def point(self) -> Point:
-        """The factors of the current low-rank matrix, without autograd history."""
         return Point(*(factor.detach() for factor in self.trained.parameters))
 
     def refresh(self, streams: Streams) -> None:
@@ -435,9 +427,9 @@ class _TangentView(View):
         return torch.where(loose > LARGEST_DEVIATION, math.inf, squared)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the weighted sum of all records' projected gradients, as a vector.
+        """Return the sum of all records' projected gradients, as a vector of coordinates.
 
-        ``c`` has the clipping factor of each record. ``mask`` is True for records with finite gradients.
+        ``c`` has the clipping factors. Records with a False ``mask`` count as 0.
         """
         gv, gtu = (per_example.clipped_sum(c, *part, mask=mask) for part in self.seen)
         self.seen, at = [], self.point
@@ -447,7 +439,7 @@ class _TangentView(View):
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
         """Update the low-rank matrix by a step along a released mean tangent vector.
 
-        ``group`` is the optimizer's parameter group. Its weight decay reduces the singular values.
+        ``group`` is the optimizer's parameter group, with the learning rate and the weight decay.
         """
         with torch.no_grad():
             at = self.point
@@ -467,11 +459,10 @@ class _TangentView(View):
             parameter.copy_(value)
 
     def adaptive(self, at: Point, xi: _Tangent, rate: float) -> Point:
-        """Return the point after an adaptive step with the learning rate ``rate``.
+        """Return the matrix after an adaptive step from the matrix ``at``.
 
-        For the balanced factors ``A`` and ``B`` of the point ``at``, the step goes to ``A B^T - rate (U_A B^T + A
-        U_B^T)``, approximated with the same rank. ``U_A`` is ``m_A (V_A + lam_A I)^-1/2``, with the momentum ``m_A`` of
-        ``A``, the second moment ``V_A`` (r x r) of its releases and the ridge ``lam_A``. ``U_B`` is defined likewise.
+        ``xi`` is the released tangent vector, and ``rate`` the learning rate. The momentum of each balanced factor is
+        divided by the root of its second moments.
         """
         assert self.moment is not None
         root = at.s.sqrt()
@@ -490,6 +481,7 @@ class _TangentView(View):
             moments.append(now if self.second is None else beta * self.second[i] + (1.0 - beta) * now)
             # lam_A = ridge tr(D)/r.
             ridge = self.steps.ridge * noise_moment(at.s, side, self.deviation * self.noise_scale).sum() / len(root)
+            # m_A is the momentum of A, V_A the second moment of its releases, and lam_A its ridge.
             # U_A = m_A (V_A + lam_A I)^-1/2.
             steps.append(ascent[i] @ _inverse_root(moments[i], ridge))
         self.factors, self.second = (a, b), (moments[0], moments[1])

@@ -1,11 +1,9 @@
 """Define algorithms with random projections: M2, two variants, and Flora.
 
 All of them project the inputs of every trained matrix. M2 clips the norm of the whole gradient and sums the projected
-gradients. The fresh projections of M2, which may be public, make epsilon smaller than that of DP-SGD.
-
-The variants are M2 with projected clipping and projected DP-SGD. The variants and Flora clip the norm of the gradient
-that they sum, so they are accounted as the Gaussian mechanism. Flora may use one sketch for several releases. The
-others draw a new projection for every release.
+gradients. Its variants, M2 with projected clipping and projected DP-SGD, and Flora clip the norm of the gradient that
+they sum. So these three are accounted as the Gaussian mechanism. Flora may use one sketch for several releases. The
+other algorithms draw a new projection for every release.
 """
 
 from collections import Counter
@@ -24,16 +22,14 @@ from privproj.training.view import Algorithm, Shape, Update, View
 class Projected(View):
     """The linear map of M2, which multiplies gradients by a fresh random projection.
 
-    The projection ``Q`` (inputs x rank) has orthonormal columns. The release is ``S = sum_j c_j G_j Q + sigma Xi``
-    (outputs x rank). ``G_j`` is the gradient of record ``j``, ``c_j`` its clipping factor for the norm of the whole
-    ``G_j``, and ``Xi`` is standard normal. If ``E`` is a standard normal matrix of the layer's size, ``E Q`` is
-    standard normal too. So ``S`` is distributed as ``(sum_j c_j G_j + sigma E) Q``, the release of M2 (C4: random
-    sensitivity), and ``E`` need not be drawn.
-
-    The gradient estimate is post-processing. For ``d`` inputs and rank ``r``, it is ``(d/r) S Q^T`` in the Haar frame.
-    In the Wishart frame it is ``S (R R^T/r) Q^T``, where ``Q R`` is a Gaussian matrix with N(0, 1) entries.
+    The projection (inputs x rank) has orthonormal columns and may be public. The norm of the whole gradient is clipped.
+    Noise is added to the sum of the projected gradients (C4: random sensitivity).
     """
 
+    # The release is S = sum_j c_j G_j Q + sigma Xi (outputs x rank), with the projection Q, the gradient G_j of record
+    # j, its clipping factor c_j and a standard normal Xi. If E is a standard normal matrix of the layer's size, E Q is
+    # standard normal too. So S is distributed as (sum_j c_j G_j + sigma E) Q, the release of M2 (C4: random
+    # sensitivity), and E need not be drawn.
     clips_what_it_sums, is_orthogonal = False, True
     fresh = False
 
@@ -46,6 +42,8 @@ class Projected(View):
         """Draw a new projection, independent of all earlier ones."""
         inputs = self.trained.shape[1]
         q, r = orthonormal(inputs, self.rank, self.trained.weight, streams.projection)
+        # The gradient estimate is post-processing. Q R is a Gaussian matrix with N(0, 1) entries, for d inputs and rank
+        # r.
         # A release times (d/r) Q^T, or (R R^T/r) Q^T, is outputs x inputs.
         back = q.T * (inputs / self.rank) if self.plan.algorithm.frame != "wishart" else (r @ r.T / self.rank) @ q.T
         # E|sqrt(d/r) G Q|^2 = |G|^2.
@@ -54,17 +52,14 @@ class Projected(View):
         self.fresh = True
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return the inputs ``x`` of a layer times the projection ``Q`` of this release.
-
-        With projected clipping, ``Q`` is multiplied by ``sqrt(d/r)`` for ``d`` inputs and rank ``r``.
-        """
+        """Return the inputs ``x`` of a layer times the projection of this release."""
         return x @ self.q.to(x)
 
     def update(self, mean: Tensor) -> Update:
-        """Return two factors of the gradient estimate: a released mean, and its lift.
+        """Return two factors of the gradient estimate, for a released mean.
 
-        The lift maps the mean from the rank back to all inputs. Raises :class:`InvalidParameterError` if the projection
-        was already used for a release.
+        The first factor is the mean, and the second maps it from the rank back to all inputs. Raises
+        :class:`InvalidParameterError` if the projection was already used for a release.
         """
         if not self.fresh:
             raise InvalidParameterError(
@@ -75,11 +70,10 @@ class Projected(View):
 
 
 class _ProjectedClip(Projected):
-    """The linear map of M2 with projected clipping: gradients times ``sqrt(d/r) Q``.
+    """The linear map of M2 with projected clipping: a scaled random projection.
 
-    The projection ``Q`` (d x r) has orthonormal columns. The norm of ``sqrt(d/r) G Q`` is clipped, for the gradient
-    ``G`` of a record. The expected square of this norm is ``|G|^2``, so the same clipping norm is suitable as for whole
-    gradients (C38: utility of projections).
+    The norm of the projected gradient is clipped. Its expected square is that of the whole gradient, so the same
+    clipping norm is suitable (C38: utility of projections).
     """
 
     clips_what_it_sums = True
@@ -89,13 +83,10 @@ class _ProjectedDPSGD(View):
     """The linear map of projected DP-SGD, which multiplies gradients by ``A^T A``.
 
     ``A`` (rank x inputs) is fresh in each release, has entries N(0, 1/rank), and may be public. The product is clipped,
-    and noise is added to the whole sum. The gradient estimate is the release projected to the row space of ``A``. The
-    rows of the sum are in this space, so the projection removes only noise (post-processing; C38: utility of
-    projections).
+    and noise is added to the whole sum.
     """
 
     def refresh(self, streams: Streams) -> None:
-        """Draw a new projection ``A`` with independent entries N(0, 1/rank)."""
         shape = self.rank, self.trained.shape[1]
         # A = N/sqrt(r), so that E A^T A = I.
         self.a = normal(shape, self.trained.weight, streams.projection) / self.rank**0.5
@@ -103,29 +94,24 @@ class _ProjectedDPSGD(View):
         self.q = torch.linalg.qr(self.a.T.double())[0].to(self.a)
 
     def sketched(self, x: Tensor) -> Tensor:
-        """Return layer inputs times ``A^T A``, for the projection ``A`` of this release."""
         return (x @ self.a.T) @ self.a
 
     def update(self, mean: Tensor) -> Update:
-        """Return the released mean projected to the row space of ``A``, as two factors.
+        """Return two factors of the released mean projected to the row space of ``A``.
 
-        The factors are the mean times ``Q``, and ``Q^T``. The columns of ``Q`` are an orthonormal basis of the row
-        space.
+        ``A`` (rank x inputs) is the random projection of this release.
         """
+        # The rows of the sum are in the row space of A, so this removes only noise (post-processing; C38: utility of
+        # projections).
         return mean @ self.q, self.q.T
 
 
 class _Flora(Projected):
     """The linear map of Flora, which multiplies gradients by a random sketch.
 
-    The sketch ``A`` is rank x inputs with entries N(0, 1/rank). The release is ``R = sum_j c_j G_j A^T + sigma Xi``
-    (outputs x rank). ``G_j`` is the gradient of record ``j``, ``c_j`` the clipping factor for the norm of ``G_j A^T``,
-    and ``Xi`` is standard normal.
-
-    The momentum of the mean release ``M`` is ``m <- beta m + (1 - beta) M``, and the gradient estimate is ``m A``.
-    After every ``every`` steps a new sketch is drawn, and ``m <- m A_old A^T`` transfers the momentum. The transfer is
-    unbiased because ``E A^T A = I``. Momentum and transfer are post-processing, so for any ``every`` this is the
-    subsampled Gaussian mechanism (C3: Gaussian profile; C17: subsampling).
+    The sketch (rank x inputs) has entries N(0, 1/rank) and is kept for several steps. The sketched gradients are
+    clipped and summed, and noise is added. Momentum is post-processing, so a step is the subsampled Gaussian mechanism
+    (C3: Gaussian profile; C17: subsampling).
     """
 
     clips_what_it_sums, is_orthogonal = True, False
@@ -139,13 +125,13 @@ class _Flora(Projected):
             # A = N/sqrt(r).
             new = normal(shape, self.trained.weight, streams.projection) / self.rank**0.5
             if self.moment is not None:
+                # Unbiased because E A^T A = I.
                 # m <- m A_old A^T.
                 self.moment = (self.moment @ self.a) @ new.T
             self.a, self.q = new, new.T
         self.age += 1
 
     def update(self, mean: Tensor) -> Update:
-        """Return two factors of the gradient estimate: the momentum, and the sketch."""
         # m <- beta m + (1 - beta) R/(q N); the first m has no earlier part.
         beta = self.plan.algorithm.beta
         new = (1.0 - beta) * mean
@@ -156,17 +142,17 @@ class _Flora(Projected):
 def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian | M2:
     """Return the M2 mechanism of one release of all tensors, without a noise multiplier.
 
-    With per-layer clipping, a tensor whose rank is at least the number of its inputs is accounted as unprojected. With
-    joint clipping, an unprojected tensor raises :class:`InvalidParameterError`, because epsilon would not be smaller
-    than that of DP-SGD.
+    With joint clipping, an unprojected tensor raises :class:`InvalidParameterError`.
     """
     if shares is None:
+        # With an unprojected tensor, epsilon would not be smaller than that of DP-SGD.
         _check_ranks(shapes, ranks)
     if len(shapes) == 1:
         outputs, inputs, _ = shapes[0]
         # One layer: C4 (random sensitivity), or C5 (any rank) if differences may have a higher rank.
         return M2(dim=inputs, rank=min(ranks[0], inputs), columns=outputs)
     counts = Counter(
+        # With per-layer clipping, a rank of at least the number of inputs is accounted as unprojected.
         (inputs, min(rank, inputs) if projected else inputs, share)
         for (_, inputs, projected), rank, share in zip(shapes, ranks, shares or (None,) * len(shapes), strict=True)
     )
@@ -178,7 +164,7 @@ def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[flo
 def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
     """Raise an error unless every projection's rank is below the inputs of its tensor.
 
-    The rank of a single tensor may equal the number of its inputs. The error is :class:`InvalidParameterError`.
+    The rank of a single tensor may equal the number of its inputs.
     """
     for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):

@@ -16,9 +16,9 @@ from privproj.training.generators import normal, streams
 class ProjectedDescent:
     """RP-GD: ``w <- w - lr Z Z^T grad L(w)`` without clipping and noise; not private.
 
-    The random matrix ``Z`` (trained weights x rank) has entries N(0, 1/rank) and is drawn once. The published analysis
-    assumes queries that do not depend on ``Z``, and vectors of equal norm. Training violates both, and a matrix query
-    reveals the data (arXiv 2601.21719, Proposition 2). This class is for audits.
+    The random matrix ``Z`` (trained weights x rank) has entries N(0, 1/rank) and is drawn once. This class is for
+    audits. The assumptions of the published analysis do not hold in training, and a matrix query reveals the data
+    (arXiv 2601.21719, Proposition 2).
 
     Args:
         module: The module to train: its tensors with ``requires_grad``.

@@ -104,7 +104,7 @@ class Trajectory:
     """Snapshots of the weights of a private run, which span a subspace.
 
     A snapshot is ``Theta_t - Theta_0``, where ``Theta_t`` are the weights after ``t`` steps. Snapshots are computed
-    from releases only, so the subspace has no privacy cost in addition to that of the run.
+    from releases only, so they have no further privacy cost.
 
     Args:
         optimizer: The private optimizer of the run, from :func:`make_private`, before its first step.
@@ -175,10 +175,7 @@ def flat_weights(trained: list[Trained]) -> Tensor:
 
 
 class _SubspaceView(View):
-    """The linear map of DP-SFT, from a gradient ``G`` to coordinates ``P^T vec(G)``.
-
-    ``P`` (weights x k) is the orthonormal basis of a subspace of all weights.
-    """
+    """The linear map of DP-SFT, from a gradient to its coordinates in a subspace."""
 
     def __init__(self, trained: list[Trained], subspace: Subspace) -> None:
         self.tensors, self.name, self.shape = trained, "the subspace", (subspace.rank,)
@@ -190,10 +187,7 @@ class _SubspaceView(View):
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
 
     def coordinates(self) -> Tensor | None:
-        """Return the coordinates of each record's gradient in the subspace, one row each.
-
-        The result is None if no gradients were captured.
-        """
+        """Return the coordinates of each record's gradient in the subspace, one row each."""
         by_tensor, parts = [], iter(self.parts)
         for one in self.tensors:
             slices = [next(parts) for _ in one.parameters]
@@ -209,24 +203,15 @@ class _SubspaceView(View):
         return torch.stack(by_tensor).sum(0) if by_tensor else None
 
     def squared_norms(self) -> Tensor | None:
-        """Return the squared norm of each record's gradient within the subspace.
-
-        The result is None if no gradients were captured.
-        """
         self.z = self.coordinates()
         return None if self.z is None else per_example.row_norms(self.z)
 
     def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the weighted sum of all records' coordinates in the subspace.
-
-        ``c`` has the clipping factor of each record. ``mask`` is True for records with finite gradients.
-        """
         z, self.z = self.z, None
         assert z is not None
         return per_example.weighted_sum(c, z, mask)
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """Set the gradient of the weights to ``P mean``, with the basis ``P`` of the subspace."""
         for parameter, part in zip(self.parameters, self.parts, strict=True):
             # The gradient P z, one tensor's rows of P at a time.
             parameter.grad = (part @ mean).view_as(parameter)
