@@ -275,7 +275,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
         epsilon: The epsilon of the null hypothesis.
         delta: The delta of the null hypothesis.
     """
-    # m canaries, g guesses, v right guesses;
+    # m canaries, g guesses and v right guesses
     # W ~ Binomial(g, e^eps/(1 + e^eps)).
     rate = 1.0 / (1.0 + math.exp(-epsilon))
     # P(W >= v) for v = 0, ..., correct.
