@@ -49,7 +49,8 @@ class Mechanism:
     * ``with_rank``: whether epsilon "grows" or "falls" with the rank, or first falls and then grows ("u-shaped").
     * ``finds_rank``: whether privproj can calibrate the rank to a target.
     * ``can_be_sampled``: whether some bound holds under subsampling.
-    * ``used_by``: pairs of a parameter that only some bounds use and the names of these bounds, the best one first.
+    * ``used_by``: for each parameter that only some bounds use, its name and the names of these bounds, the best one
+      first.
     * ``deviation_over_scale``: the standard deviation of the noise, divided by the noise multiplier times the
       sensitivity: ``sqrt(2)`` for Laplace noise, otherwise 1.
     """

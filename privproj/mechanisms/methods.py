@@ -1,6 +1,6 @@
 """Map published training methods to the mechanisms that account for them.
 
-If the privacy claim of a method is refuted, these are mechanisms to use instead. The table is in ``methods.toml`` of
+For a method whose privacy claim is refuted, these are mechanisms to use instead. The table is in ``methods.toml`` of
 this package, and in files of the same name in optional features.
 """
 

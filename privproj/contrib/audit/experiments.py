@@ -1,9 +1,9 @@
 """Audit the real release code and the real loader with a canary record.
 
 The canary contributes a gradient of norm 1 in one direction, and all other records contribute nothing. So a release is
-a known shift plus noise. The score of a run is the log-likelihood ratio of its releases with the canary over without
-it, for the claimed mechanism and given the projections. Typical bugs can be injected into the code, and an audit of
-each bug must refute the claim.
+a known shift plus noise. The score of a run is the log of the likelihood of its releases with the canary, over the
+likelihood without it, for the claimed mechanism and given the projections. Typical bugs can be injected into the code,
+and an audit of each bug must refute the claim.
 """
 
 from dataclasses import dataclass, replace

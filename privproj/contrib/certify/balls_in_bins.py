@@ -150,7 +150,7 @@ class _Sum:
             )
 
     def right(self, c: arb) -> arb:
-        """Return a bound of the profile of an epoch at ``e^eps = c / batches``, at least 1.
+        """Return a bound of the profile of an epoch at ``e^eps = c / batches >= 1``.
 
         The result is an upper bound if ``above``, and a lower bound otherwise.
         """

@@ -158,7 +158,7 @@ class Grid:
 class Knot:
     """Bounds ``low`` and ``high`` of the profile of a release at ``t = e^eps``.
 
-    ``cell`` is the index of the grid point.
+    ``cell`` is the index of ``t`` on a grid.
     """
 
     cell: int
@@ -210,8 +210,8 @@ def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[in
 def _reflect(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
     """Return bounds of the profile in the add direction from the remove direction (C1).
 
-    ``excesses`` has, for each cell, bounds of the profile in the remove direction minus ``max(0, 1 - e^eps)`` at ``eps
-    = cell h``.
+    ``excesses`` has, for each cell, bounds of the profile in the remove direction minus ``max(0, 1 - e^eps)`` at
+    ``eps = cell h``.
     """
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
@@ -305,8 +305,8 @@ def _lower_hull(points: Sequence[Point]) -> list[Point]:
 def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tuple[int, ...], tuple[arb, ...]]:
     """Return the distribution of privacy losses whose profile is a convex polygon.
 
-    The results are the cells of the corners of ``hull``, and the masses under the first distribution of a pair. Left of
-    the first corner the profile is ``1 - t`` if ``start``, and otherwise the line to ``(0, 1)``.
+    The results are the cells of the corners of ``hull``, and the masses of the losses there. ``start`` states that the
+    profile is ``1 - e^eps`` left of the first corner, instead of the line to the profile 1 at ``e^eps = 0``.
     """
     # A mass is t times the change of slope at the corner t. The polygon is constant right of the last corner.
     slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]

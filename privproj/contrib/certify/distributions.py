@@ -1,10 +1,10 @@
 """Enclose the Gaussian delta averaged over a random sensitivity, in ball arithmetic.
 
-Let ``h_eps(x)`` be the Gaussian delta at ``x = (sensitivity / noise std)^2``. The random value of ``x`` is ``X = scale
-U`` or ``X = scale / U``, where ``U`` has a Beta or gamma distribution. The average ``E[h_eps(X)]`` is computed by the
-trapezoidal rule (C21: certificates). For this rule, ``0 < U <= c`` is mapped to the real line by ``U = c E/(1 + E)``,
-where the odds ``E`` are ``e^s`` for real ``s``. :mod:`privproj.distributions.squared_sensitivity` (floats) and
-:mod:`privproj.reference.distributions` (mpmath) compute the average independently.
+Let ``h_eps(x)`` be the Gaussian delta at ``x = (sensitivity / noise std)^2``. The random value of ``x`` is
+``X = scale U`` or ``X = scale / U``, where ``U`` has a Beta or gamma distribution. The average ``E[h_eps(X)]`` is
+computed by the trapezoidal rule (C21: certificates). For this rule, ``0 < U <= c`` is mapped to the real line by
+``U = c E/(1 + E)``, where the odds ``E`` are ``e^s`` for real ``s``. :mod:`privproj.distributions.squared_sensitivity`
+(floats) and :mod:`privproj.reference.distributions` (mpmath) compute the average independently.
 """
 
 import math
@@ -53,9 +53,9 @@ class BallDistribution(ABC):
 
     @abstractmethod
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``ln E`` where ``E = odds``, for ``U = cut E/(1 + E)``.
+        """Return the density of ``ln E`` at ``E = odds``, for the variable ``cut E/(1 + E)``.
 
-        ``U`` is the Beta or gamma variable. The density integrates to ``P(U <= cut)``.
+        The density integrates to ``P(U <= cut)`` for the Beta or gamma variable ``U``.
         """
 
     @abstractmethod
@@ -166,10 +166,7 @@ class BallBetaDistribution(BallDistribution):
         return (self.a * u.log() + self.b * rest.log() - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``ln E`` where ``E = odds``, for ``U = cut E/(1 + E)``.
-
-        ``U`` is the Beta variable.
-        """
+        """Return the density of ``ln E`` at ``E = odds``, for a Beta variable ``cut E/(1 + E)``."""
         # k(u) / (1 + (1-c) E) at u = c E/(1 + E), where k is the weight;
         # 1 - u = (1 + (1-c) E)/(1 + E)
         lifted = 1 + (1 - cut) * odds
@@ -214,10 +211,7 @@ class BallGammaDistribution(BallDistribution):
         return (self.a * u.log() - u - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``ln E`` where ``E = odds``, for ``U = cut E/(1 + E)``.
-
-        ``U`` is the gamma variable.
-        """
+        """Return the density of ``ln E`` at ``E = odds``, for a gamma variable ``cut E/(1 + E)``."""
         # k(u) / (1 + E) at u = c E/(1 + E), where k is the weight
         return self.weight(cut * odds / (1 + odds), arb(0)) / (1 + odds)
 

@@ -147,8 +147,8 @@ class BallRandomSensitivity(BallMean):
 class BallAnyRank(BallRandomSensitivity):
     """The bound on delta for a difference of any rank between neighboring sums (C5).
 
-    The free parameter is the point at which a tangent touches the Gaussian delta, as a function of ``x = (sensitivity /
-    noise std)^2``. The point must be at least the inflection point of this function.
+    The free parameter is the point at which a tangent touches the Gaussian delta, as a function of
+    ``x = (sensitivity / noise std)^2``. The point must be at least the inflection point of this function.
     """
 
     def witness(self, eps: float) -> Witness:

@@ -9,8 +9,8 @@ at ``eps`` is an integral over the ratio ``A = (v' . Y) / (v . Y)``, written in 
     g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x),  U1 = (a x - eps)/(1 - e^-x);   0 if U1 <= 0
 
 ``g_-`` belongs to ``A < 1`` and ``g_+`` to ``A > 1``; both increase from 0 to at most 1. ``P`` and ``Q`` are the
-regularized incomplete gamma functions. The constants are ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2`` and ``K = (1 -
-rho^2)^(r/2) Gamma((r+1)/2) / (Gamma(r/2) sqrt(pi))``.
+regularized incomplete gamma functions. The constants are ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2`` and
+``K = (1 - rho^2)^(r/2) Gamma((r+1)/2) / (Gamma(r/2) sqrt(pi))``.
 """
 
 import math
@@ -111,9 +111,9 @@ class _RatioPair:
         return Line(value, left, right, partial(self.strip, 1 + bend))
 
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
-        """Return the half width of a strip around the real line, and a bound in it (C21).
+        """Return the half width of a strip around the real line, and a bound ``M`` (C21).
 
-        The bound holds for the integral of the absolute value of the integrand on every line in the strip.
+        ``M`` bounds the integral of the absolute value of the integrand on every line in the strip.
         """
         # turns = 1 + bend; ln(M/2) is about nats.
         power = arb(turns * (self.r + 1)) / 2
@@ -135,10 +135,11 @@ class _RatioPair:
         return (self.log_front + rise - self.spread(least).log() * (self.r + 1) / 2).exp()
 
     def gain(self, sign: int, grown: arb) -> arb:
-        """Return the factor ``g_-`` or ``g_+`` of the formula in the module docstring.
+        """Return a factor of the integrand of delta, which is a difference of two gamma tails.
 
-        ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. ``grown`` is the variable of integration ``E``.
+        ``sign`` is 1 for ratios below 1, and -1 for ratios above 1. ``grown`` is the variable of integration.
         """
+        # g_- for sign = 1, and g_+ for sign = -1:
         # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/E
         # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/E
         x = grown.log1p()

@@ -1,11 +1,11 @@
 """Bound M1 by quantiles, for one changed column and a secret projection (C13).
 
 Let ``v`` and ``v'`` be one column of the matrix in two neighboring datasets. The other columns span ``k`` dimensions.
-The residual of a column is its part orthogonal to this span. The projection of ``d`` dimensions at rank ``r`` is ``M =
-C + M_perp``. ``M_perp`` acts on the residuals alone, and is independent of ``C`` given the projection on the span.
-``M_perp`` is a vector Wishart mechanism in ``d - k`` dimensions with ``r - k`` degrees of freedom. So the privacy loss
-is the sum of two parts. The residual part is the loss of ``M_perp``; for ``r <= k`` there is none. The correlated part
-is a Gaussian loss at the sensitivity ``|C (v - v')|``.
+The residual of a column is its part orthogonal to this span. The projection of ``d`` dimensions at rank ``r`` is
+``M = C + M_perp``. ``M_perp`` acts on the residuals alone, and is independent of ``C`` given the projection on the
+span. ``M_perp`` is a vector Wishart mechanism in ``d - k`` dimensions with ``r - k`` degrees of freedom. So the privacy
+loss is the sum of two parts. The residual part is the loss of ``M_perp``; for ``r <= k`` there is none. The correlated
+part is a Gaussian loss at the sensitivity ``|C (v - v')|``.
 
 The bound ``column`` uses quantiles for both parts, with Lemma 14 of arXiv 2601.21719 corrected. ``column-published`` is
 Theorem 4 of this paper with Lemma 14 as reconstructed; it is refuted if the rank exceeds ``k``. If several columns

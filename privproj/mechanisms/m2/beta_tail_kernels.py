@@ -39,10 +39,10 @@ def log_tail_profile(eps, mu, sharp):
 
 
 def log_tail_profile_slope(eps, mu, sharp):
-    """Return ``ln G'(mu)`` and ``d ln G'(mu) / d ln mu`` for ``eps > 0``.
+    """Return the log of the Gaussian term's derivative in ``mu``, and its slope in ``ln mu``.
 
-    ``G(mu)`` is the Gaussian delta at the sensitivity over noise ``mu`` if ``sharp``, else the probability that the
-    absolute privacy loss exceeds ``eps``.
+    The Gaussian term is the Gaussian delta if ``sharp``, else the probability that the absolute privacy loss exceeds
+    ``eps``, which must be above 0. ``mu`` is the sensitivity over noise.
     """
     u = gaussian_shift(eps, mu)
     # d delta/dmu = phi(u),  dT/dmu = phi(u) [(1 + e^-eps) eps/mu^2 + (1 - e^-eps)/2]  (C3)
@@ -175,10 +175,10 @@ def beta_tail_share(a, b, c, log_share):
 
 
 def tail_profile_epsilon_slope(eps, mu, sharp):
-    """Return ``ln (-dG/deps)`` for the Gaussian term ``G`` of the Beta-tail bound.
+    """Return the log of minus the derivative of the Gaussian term in ``eps``.
 
-    ``mu`` is the sensitivity over noise. ``G`` is the Gaussian delta if ``sharp``, else the probability that the
-    absolute privacy loss exceeds ``eps``.
+    The Gaussian term is the Gaussian delta if ``sharp``, else the probability that the absolute privacy loss exceeds
+    ``eps``. ``mu`` is the sensitivity over noise.
     """
     u = gaussian_shift(eps, mu)
     # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu

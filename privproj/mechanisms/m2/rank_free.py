@@ -1,9 +1,9 @@
 """Compute the default bound of M2, and the exact profile for rank-one differences.
 
-The bound ``rank-free`` holds for differences of any rank between neighboring sums. The bound is
-``delta(eps) <= min over p of E[g_p(mu^2 B)]`` (C5). ``B ~ Beta(r/2, (d-r)/2)`` is the squared norm of a projected unit
-vector, and ``mu`` is the sensitivity over noise. ``g_p(x)`` is a convex function above the Gaussian delta at the
-sensitivity over noise ``sqrt(x)``; :mod:`privproj.distributions.mixture_profile` defines it.
+Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector, and ``mu`` the sensitivity over noise.
+The bound ``rank-free`` holds for differences of any rank between neighboring sums. It is
+``delta(eps) <= min over p of E[g_p(mu^2 B)]`` (C5). Here ``g_p(x)`` is a convex function above the Gaussian delta at
+the sensitivity over noise ``sqrt(x)``; :mod:`privproj.distributions.mixture_profile` defines it.
 """
 
 import math

@@ -116,7 +116,7 @@ class Sketch(Mechanism):
     def floor(self) -> float:
         """The lower bound on the eigenvalues of a released column's scaled covariance (C14).
 
-        The covariance is divided by the variance of the entries of ``A``.
+        The covariance is divided by the variance of the entries of the sketching matrix.
 
         Raises:
             InvalidParameterError: ``noise_sigma`` was omitted.

@@ -77,7 +77,7 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 
 
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
-    """Return a smaller Renyi curve of the sketch, for orders from 2 to ``gamma + 1``.
+    """Return a Renyi curve smaller than ``rdp-tight``, for orders from 2 to ``gamma + 1``.
 
     ``gamma`` is the eigenvalue ratio of :class:`privproj.mechanisms.Sketch`.
     """

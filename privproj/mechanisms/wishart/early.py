@@ -33,8 +33,8 @@ SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 ex
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
     """Return the privacy loss of the bound ``early`` at its parameters (C11).
 
-    The bound holds if the inner products of the release with both neighboring unit vectors exceed ``t``, and the norm
-    of the release is at most ``radius``, all times the degrees of freedom.
+    The bound holds if the release, times the degrees of freedom, has inner products above ``t`` with both neighboring
+    unit vectors and a norm of at most ``radius``.
     """
     dim, rank, m = mechanism.shape
     # slope = sqrt(R^2/t^2 - 1), sine = sqrt(1 - rho^2), m = 1 - rho.
@@ -93,7 +93,7 @@ def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
 def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
     """Return the bound ``early`` as a rule between epsilon and delta.
 
-    ``log_tail(t)`` is the log of a bound on the probability that an inner product is below the threshold ``t``.
+    ``log_tail(t)`` is the log of a bound on the probability that an inner product of the release is at most ``t``.
     """
     both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
     return EpsilonDeltaRule(*both, margin=1.0)
@@ -102,7 +102,7 @@ def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> Epsil
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
     """Return epsilon of the bound ``early`` at a log delta, at its best parameters.
 
-    ``log_tail(t)`` is the log of a bound on the probability that an inner product is below the threshold ``t``.
+    ``log_tail(t)`` is the log of a bound on the probability that an inner product of the release is at most ``t``.
     """
     rank = mechanism.needed_rank
     x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
@@ -121,7 +121,7 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
     """Return the smallest log delta of the bound ``early`` at an epsilon; at most 0.
 
-    ``log_tail(t)`` is the log of a bound on the probability that an inner product is below the threshold ``t``.
+    ``log_tail(t)`` is the log of a bound on the probability that an inner product of the release is at most ``t``.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.

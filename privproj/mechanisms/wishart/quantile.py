@@ -32,9 +32,9 @@ class _Quantiles:
     The privacy loss of the vector Wishart mechanism is a function of both (C9).
 
     Attributes:
-        t: ``|T|/sqrt(r)`` exceeds this number with probability ``delta_T``, for ``r`` degrees of freedom.
-        top: ``W`` exceeds this number with probability ``delta_W``.
-        both: ``W`` is outside of the interval between these two numbers with probability ``delta_W``.
+        t: The quantile of ``|T|/sqrt(r)``, where ``r`` is the number of degrees of freedom.
+        top: The one-sided upper quantile of ``W``.
+        both: The two-sided quantiles of ``W``.
     """
 
     t: float
