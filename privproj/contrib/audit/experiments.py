@@ -75,7 +75,7 @@ def _real_run(
 
 
 def _own_epsilon(mechanism: M2 | Gaussian, delta: float, **run: Any) -> float:
-    """Return the epsilon that privproj computes at ``delta``, rounded up."""
+    """Return the epsilon that privproj computes for a run at ``delta``, rounded up."""
     return float(epsilon(mechanism, delta=delta, **run).value)  # pyright: ignore[reportArgumentType]
 
 

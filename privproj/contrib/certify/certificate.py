@@ -615,7 +615,7 @@ def target_field(result: Result) -> dict[str, float]:
 
 
 def _check_side(result: Result, ball: "arb") -> None:
-    """Raise :class:`ConvergenceError` if a ball around delta exceeds the target."""
+    """Raise :class:`ConvergenceError` if delta is proved to exceed the target of a result."""
     if not ball_meets(target_field(result), ball):
         sentence = (
             f"the floating-point {result.quantity} is on the unsafe side of its enclosure. Please report this as a bug."

@@ -106,7 +106,7 @@ class BallDistribution(ABC):
         return self.line(eps, cut).integral(addend, goal)
 
     def line(self, eps: arb, c: arb) -> Line:
-        """Return the integrand of the Gaussian delta averaged over ``U <= c``."""
+        """Return the integrand of the average Gaussian delta for a variable ``U <= c``."""
         size = self.scale / c if self.inverse else self.scale * c
         highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
 

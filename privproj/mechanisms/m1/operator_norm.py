@@ -25,7 +25,7 @@ def representation(mechanism: M1) -> GoodEvent:
 
 
 def _radius(mechanism: M1, log_bad: float) -> float:
-    """Return a bound on the operator norm that fails with probability ``e^log_bad``."""
+    """Return an operator-norm bound that fails with probability at most ``e^log_bad``."""
     # (sqrt d + sqrt r + t)^2 / r, t = sqrt(2 ln(1/d0))
     dim, rank = mechanism.shape
     return next_up((math.sqrt(dim) + math.sqrt(rank) + math.sqrt(-2.0 * log_bad)) ** 2 / rank)
@@ -46,7 +46,7 @@ OPERATOR_NORM = Bound(
 
 
 def _published(mechanism: M1) -> EpsilonDeltaRule:
-    """Return the published closed form, which is proved for ``0 < eps < 1`` only."""
+    """Return the published closed form of epsilon, proved for ``0 < eps < 1`` only."""
     half = math.log(0.5)
 
     def epsilon_at(log_delta: float) -> float:

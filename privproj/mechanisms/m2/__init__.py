@@ -355,7 +355,7 @@ class M2(ClippedSum):
         return self._with_rank_times(size, super().for_group(size))
 
     def _with_rank_times(self, size: int, seen: Any) -> "M2":
-        """Return ``seen`` with ``size`` times the assumed rank of neighboring differences."""
+        """Return ``seen``, with the assumed rank of neighboring differences times ``size``."""
         return replace(seen, change_rank=self.change_rank and min(size * self.change_rank, self.largest_rank))
 
     @property

@@ -158,14 +158,14 @@ class Sketch(Mechanism):
 
     @property
     def gamma_of_matrices(self) -> float:
-        """The ratio ``gamma`` for a difference of any rank (C14)."""
+        """The ratio ``gamma`` if neighboring query matrices differ by any rank (C14)."""
         has_norms = self.frobenius_bound is not None and self.sensitivity is not None
         # |Q Q^T - Q' Q'^T|_F <= 2 B_F B_S, where B_F is frobenius_bound and B_S is sensitivity
         return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if has_norms else None)  # pyright: ignore
 
     @property
     def gamma_of_one_column(self) -> float:
-        """The ratio ``gamma`` if one column is added to or removed from ``Q`` (C14)."""
+        """The ratio ``gamma`` if neighboring query matrices differ by one column (C14)."""
         # The norm of the column is at most the sensitivity, so |Q Q^T - Q' Q'^T|_F <= sensitivity^2.
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
 
