@@ -49,7 +49,8 @@ class Mechanism:
     * ``with_rank``: whether epsilon "grows" or "falls" with the rank, or first falls and then grows ("u-shaped").
     * ``finds_rank``: whether privproj can calibrate the rank to a target.
     * ``can_be_sampled``: whether some bound holds under subsampling.
-    * ``used_by``: pairs of a parameter that only some bounds use and the names of these bounds, the best one first.
+    * ``used_by``: for each parameter that only some bounds use, its name and the names of these bounds, the best one
+      first.
     * ``deviation_over_scale``: the standard deviation of the noise, divided by the noise multiplier times the
       sensitivity: ``sqrt(2)`` for Laplace noise, otherwise 1.
     """
@@ -120,10 +121,7 @@ class Mechanism:
 
     @property
     def projects_apart(self) -> bool:
-        """Whether one release uses several projections that must be independent.
-
-        Some bounds hold only if these projections are independent (C6).
-        """
+        """Whether one release uses several projections that must be independent (C6)."""
         return False
 
     def for_group(self, size: int) -> "Mechanism":
@@ -174,10 +172,7 @@ class Mechanism:
         return None
 
     def parameters(self) -> dict[str, object]:
-        """Return the parameters that differ from their defaults, by name.
-
-        Results and files state parameters in this form.
-        """
+        """Return the parameters that differ from their defaults, by name."""
         silent = {key: declared.default for key, declared in parameters_of(type(self)).items()}
         parameters: dict[str, object] = {
             key: value
@@ -193,8 +188,7 @@ class Mechanism:
 class MechanismColumns:
     """Several mechanisms of one class, with an array of values for some parameters.
 
-    ``epsilons``, ``deltas`` and ``sigmas`` accept such an object. Functions for one mechanism raise an error, because
-    such an object is not a :class:`Mechanism`.
+    Only ``epsilons``, ``deltas`` and ``sigmas`` accept such an object.
     """
 
     kind: type[Mechanism]
@@ -204,7 +198,7 @@ class MechanismColumns:
 def is_column(name: str, value: object) -> bool:
     """Return whether the value of a parameter is a list, tuple, range or array.
 
-    The result is False for ``layers``, because several layers belong to one mechanism.
+    The result is False for ``layers``, which belong to one mechanism.
     """
     return name != "layers" and (isinstance(value, list | tuple | range) or len(getattr(value, "shape", ())) > 0)
 
@@ -219,7 +213,7 @@ class NoisyMechanism(Mechanism):
 
     @property
     def mu(self) -> float:
-        """The ratio ``mu = 1/z`` of the sensitivity to the scale of the noise.
+        """The ratio of the sensitivity to the scale of the noise, 1 / noise multiplier.
 
         Raises:
             InvalidParameterError: The noise multiplier was omitted.
@@ -228,7 +222,7 @@ class NoisyMechanism(Mechanism):
 
     @property
     def z(self) -> float:
-        """The noise multiplier ``z``, the ratio of noise scale to sensitivity.
+        """The noise multiplier, the ratio of noise scale to sensitivity.
 
         Raises:
             InvalidParameterError: The noise multiplier was omitted.
@@ -239,8 +233,6 @@ class NoisyMechanism(Mechanism):
 
     def for_group(self, size: int) -> "Mechanism":
         """Return the mechanism with the sensitivity of a user with ``size`` records.
-
-        This sensitivity is ``size`` times that of one record.
 
         Args:
             size: The number of records of the user, at least 1.
@@ -276,20 +268,13 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def adaptive_count_shift(self) -> float:
-        """The squared sensitivity over noise of the clipping count, ``1/(2 S)^2``.
-
-        ``S`` is ``adaptive_clipping_sigma``, the standard deviation of the noise on the count. The value is 0 without a
-        count.
-        """
+        """The squared sensitivity over noise of the clipping count; 0 without a count."""
         # c = (1/2)/S (C31)
         return 0.0 if self.adaptive_clipping_sigma is None else (0.5 / self.adaptive_clipping_sigma) ** 2
 
     @property
     def mu_with_count(self) -> float:
-        """The sensitivity over noise of gradient sum and clipping count together.
-
-        The value is ``sqrt(mu^2 + c^2)``, rounded up. ``mu`` is the sensitivity over noise of an unprojected sum, and
-        ``c`` is that of the count. Without a count the value is ``mu``.
+        """The sensitivity over noise of gradient sum and clipping count together, rounded up.
 
         Raises:
             InvalidParameterError: The noise multiplier was omitted.
@@ -315,8 +300,6 @@ class ClippedSum(NoisyMechanism):
     def for_group(self, size: int) -> "Mechanism":
         """Return the mechanism with the sensitivity of a user with ``size`` records.
 
-        The sensitivities of gradient sum and clipping count are ``size`` times those of one record.
-
         Args:
             size: The number of records of the user, at least 1.
 
@@ -337,10 +320,7 @@ class ClippedSum(NoisyMechanism):
 
 
 def _with_count(mechanism: Mechanism, sigma: float | None, size: int) -> Mechanism:
-    """Return the mechanism with the noise on its clipping count divided by ``size``.
-
-    This is equivalent to a count whose sensitivity is ``size`` times as large.
-    """
+    """Return the mechanism with the noise on its clipping count divided by ``size``."""
     if sigma is None:
         return mechanism
     return replace(mechanism, adaptive_clipping_sigma=sigma / size)  # pyright: ignore[reportCallIssue]

@@ -44,8 +44,7 @@ Support = Literal["split", "tau", "adaptive-clipping", "fixed-projection", "shar
 class OverRun:
     """A bound on the privacy of a whole training run, not of one release.
 
-    ``over_run`` maps a run to its privacy curve. This function raises :class:`privproj.UnsupportedError` if no theorem
-    covers the run.
+    ``over_run`` maps a run to its privacy curve, or raises :class:`privproj.UnsupportedError`.
     """
 
     over_run: Callable[[Run], Curve]
@@ -147,11 +146,10 @@ class Bound:
     def default_relation(self) -> str | None:
         """The neighboring relation of a query that does not name one.
 
-        The value is the default of the mechanism if the bound holds under that relation. Otherwise it is zero-out,
-        because the number of records is public under zero-out, as it is under replace. None means the default of the
-        sampling scheme.
+        None means the default of the sampling scheme.
         """
         default = self.mechanism.default_relation
+        # zero-out, because the number of records is public under zero-out, as it is under replace
         return default if default is None or default in self.relations else NeighboringRelation.ZERO_OUT
 
     def is_exact(self, mechanism: Mechanism) -> bool:
@@ -162,11 +160,8 @@ class Bound:
         return self.exact(mechanism) if callable(self.exact) else self.exact is True
 
     def requirements(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
-        """Return the requirements of the bound on the training program.
-
-        The requirements do not depend on the parameters of the mechanism. A bound that holds for a fixed projection
-        does not require fresh projections.
-        """
+        """Return the requirements of the bound on the training program."""
+        # A bound that holds for a fixed projection does not require fresh projections.
         of_mechanism = (
             requirement
             for requirement in mechanism.requirements

@@ -105,8 +105,7 @@ GDP = Bound(
 def classical_rule(mu: float, constant: float = 1.25) -> EpsilonDeltaRule:
     """Return the rule ``eps = mu sqrt(2 ln(constant/delta))`` of one Gaussian release.
 
-    The rule is proved for ``0 < eps < 1`` only. ``mu`` is the ratio of sensitivity to noise. The textbook rule has the
-    constant 1.25.
+    The rule is proved for ``0 < eps < 1`` only. ``mu`` is the ratio of sensitivity to noise.
     """
     return EpsilonDeltaRule(
         # eps = mu sqrt(2 ln(constant/delta)) (Dwork, Roth 2014, Theorem A.1, for the constant 1.25).
@@ -147,10 +146,7 @@ CLASSICAL_2 = Bound(
 
 
 def rdp_of(mechanism: ClippedSum) -> RenyiCurve:
-    """Return the Renyi curve of one release.
-
-    The result also has the moments that accounting for Poisson sampling needs (C15).
-    """
+    """Return the Renyi curve of one release, also for Poisson sampling (C15)."""
     mu = mechanism.mu_with_count
     # ln E_Q[R^j] = j (j - 1) mu^2 / 2, R the likelihood ratio (C15).
     moments = poisson_curve(lambda j: 0.5 * j * (j - 1) * mu * mu)

@@ -1,8 +1,7 @@
 """Map published training methods to the mechanisms that account for them.
 
-If the privacy claim of a method is refuted, these are mechanisms to use instead. ``privproj explain NAME`` prints an
-entry of the table, and ``docs/published-methods.md`` is written from it. The table is in ``methods.toml`` of this
-package, and in files of the same name in optional features.
+For a method whose privacy claim is refuted, these are mechanisms to use instead. The table is in ``methods.toml`` of
+this package, and in files of the same name in optional features.
 """
 
 import re
@@ -69,8 +68,8 @@ def find_method(name: str) -> _Method | None:
 def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: str = "") -> PrivprojError:
     """Return the error for a name that is not a mechanism.
 
-    If the name is a published method, the error names the mechanisms that account for the method, or states the
-    counterexample to its privacy claim. For other names the error suggests the nearest names of mechanisms.
+    For a published method, the error names mechanisms to use or states why its privacy claim is refuted. Otherwise it
+    suggests the nearest names.
     """
     method = find_method(name)
     if _spelling(name) in LORA_NAMES:
@@ -89,5 +88,4 @@ def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: s
 
 
 def _spelling(name: str) -> str:
-    """Return a name in lower case without hyphens, underscores and spaces."""
     return re.sub(r"[\s_-]+", "", name.lower())

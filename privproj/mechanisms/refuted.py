@@ -20,8 +20,7 @@ from privproj.run import Run
 def _without_a_number(claim: str, reason: str, **fields: Any) -> Bound:
     """Return a :class:`Bound` for a claim that has no formula to evaluate.
 
-    The evaluation of this bound raises :class:`UnsupportedError`, whose message is ``claim`` and ``reason``. ``fields``
-    are other fields of the bound.
+    ``claim`` and ``reason`` are the message of the error that an evaluation raises.
     """
 
     def refuse(mechanism: Mechanism) -> Any:

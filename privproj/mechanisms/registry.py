@@ -109,10 +109,7 @@ def _all_lines() -> dict[Key, Line]:
 
 
 def lines_of(mechanism: str) -> dict[Key, Line]:
-    """Return the registry entries of a mechanism, the default bound first.
-
-    The entries of optional features are read only for a mechanism that the core does not have.
-    """
+    """Return the registry entries of a mechanism, the default bound first."""
     of_core = {key: line for key, line in _LINES.items() if key[0] == mechanism}
     return of_core or {key: line for key, line in _all_lines().items() if key[0] == mechanism}
 
@@ -137,9 +134,7 @@ def _load_bound(key: Key) -> Bound:
 
 
 def registry() -> tuple[Bound, ...]:
-    """Return all bounds.
-
-    The bounds of one mechanism follow each other, and the first one is the default.
+    """Return all bounds, grouped by mechanism, the default bound first.
 
     >>> from privproj import M2
     >>> from privproj.mechanisms.registry import registry
@@ -184,10 +179,7 @@ def mechanism_named(name: str) -> type[Mechanism]:
 
 
 def baselines_of(mechanism: str) -> dict[str, Baseline]:
-    """Return the bounds with which results of a mechanism are compared, by name.
-
-    The order is that of the registry.
-    """
+    """Return the bounds with which results of a mechanism are compared, by name."""
     roles = {name: line.role for (_, name), line in lines_of(mechanism).items()}
     return {name: role for name, role in roles.items() if isinstance(role, Baseline)}
 

@@ -51,24 +51,22 @@ class PublicSketch(NoisyMechanism):
     fixed_projection: bool = flag("Use one sketching matrix for all steps.")
 
     def lift(self) -> Lift | None:
-        """Return the noise and projection error of the update ``Y A`` (C38).
-
-        ``Y`` is the sketch ``Q A^T + N`` of the matrix ``Q``, with the sketching matrix ``A`` and the noise ``N``. The
-        mean of ``Y A`` is ``Q``.
+        """Return the noise and projection error of the model update (C38).
 
         Returns:
             The noise and the projection factor, or None if ``dim`` is None.
         """
         if self.dim is None:
             return None
+        # The update is Y A for the sketch Y = Q A^T + N, and its mean is Q.
         return Lift(1.0, 1.0 + (self.dim + 1) / self.needed_rank)
 
 
 def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    The result is the distribution of ``mu^2 |A u|^2`` for the sketching matrix ``A`` and a unit vector ``u``, in units
-    of the noise variance. ``mu`` is the sensitivity over noise before sketching, and may be an array.
+    The squared sensitivity is that after sketching, over the noise variance. ``mu`` is the sensitivity over noise
+    before sketching, and may be an array.
     """
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
@@ -76,11 +74,12 @@ def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivit
 
 
 def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """Return lower bounds of the privacy profile from two special differences (C28).
+    """Return privacy profiles for special differences between neighboring matrices (C28).
 
-    The first difference has rank one. The second one is the limit of differences with more and more equal singular
-    values. The second one is omitted if ``dim`` is given, because ``dim`` limits the rank.
+    Each is a lower bound on delta.
     """
+    # The first difference has rank one. The second one is the limit of differences with more and more equal singular
+    # values, which dim rules out, because it limits the rank.
     # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
     even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
     return (rank_one_profile(squared_sensitivity(mechanism, mechanism.mu), LOWER_END_REFINEMENT), *even)
@@ -121,8 +120,7 @@ EXACT_RANK1 = Bound(
 def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
     """Return the Gaussian bound for a sketched difference with bounded norm (C16).
 
-    The difference is that between the matrices of neighboring datasets. With a small probability, the sketch increases
-    its norm beyond the bound. This probability is added to delta.
+    The probability that the sketch increases the norm of the difference beyond the bound is added to delta.
     """
     root = math.sqrt(mechanism.needed_rank)
 

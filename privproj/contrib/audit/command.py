@@ -48,22 +48,14 @@ Finding = tuple[dict[str, Any], str, dict[str, Any]]
 
 
 def needing_torch(name: str) -> Any:
-    """Import an audit module that needs torch, and return it.
-
-    If torch is not installed, the error names the extra that installs it.
-    """
+    """Import an audit module that needs torch, and return it."""
     return import_extra(f"privproj.contrib.audit.{name}", "this audit", "torch")
 
 
 def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
-    """Return the JSON record and the text of an audit that has a verdict.
+    """Return the JSON record and the printed text for the verdict of an audit.
 
-    The text has the claim, the lower bound on epsilon and the largest detectable epsilon.
-
-    Args:
-        verdict: The verdict.
-        trials: A plural noun for the trials, such as "runs", for the text.
-        **more: Further fields of the JSON record.
+    ``trials`` is a plural noun for the trials in the text. ``more`` has further fields of the JSON record.
     """
     claim = verdict.claimed_epsilon
     claim_text = "no claim" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
@@ -92,15 +84,14 @@ def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> 
 
 
 def auc_text(area: float) -> str:
-    """Return the area under the ROC curve of an attack as text, with its scale."""
+    """Return the AUC of an attack as text, with the meaning of the values 0.5 and 1."""
     return f"AUC {area:.3f} (0.5: random guessing, 1: no error)"
 
 
 def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[str, Any]:
     """Return the JSON record of an audit that gives no bound on epsilon.
 
-    ``separates`` is True if the attack distinguishes the two cases that the audit compares. ``area`` is the AUC of the
-    attack.
+    ``separates`` states whether the attack succeeded, and ``area`` is the AUC of the attack.
     """
     nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "confidence", "ceiling"))
     verdict = "separates" if separates else "does not separate"
@@ -177,9 +168,10 @@ def mechanism(
 
 
 def score_parts(experiment: Any, sizes: list[int], numbers: range) -> str:
-    """Return the scores of audit runs, one line of JSON for each part of the runs.
+    """Score chunks of audit runs, and return one line of JSON for each chunk.
 
-    Part ``i`` has ``sizes[i]`` runs with the canary and as many without it. ``numbers`` are the parts.
+    Chunk ``i`` has ``sizes[i]`` runs with the canary and as many without it. ``numbers`` are the indices of the chunks
+    to score.
     """
     import torch
 
@@ -291,18 +283,15 @@ def membership(
 
 
 def rate_text(rate: dict[str, float], confidence: float) -> str:
-    """Return a true positive rate with its confidence interval, as text.
-
-    ``rate`` has the false positive rate, the true positive rate, and the ends of the interval, in this order.
-    """
+    """Return a true positive rate with its confidence interval, as text."""
     at, share, low, high, sure = map(percent, (*rate.values(), confidence))
     return f"true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"
 
 
 def add(audit: Callable[..., Finding], *arguments: click.Argument) -> None:
-    """Add an audit as a command; its exit code is 1 if it refutes a claim.
+    """Add an audit function as a command, whose exit code is 1 if a claim is refuted.
 
-    ``arguments`` are the parameters of the audit that are positional arguments instead of options.
+    ``arguments`` are the positional arguments of the command. All other parameters of the function are options.
     """
 
     def run(json: bool, **parameters: Any) -> int:

@@ -1,9 +1,8 @@
 """Compute lower bounds on epsilon from the scores of attacks.
 
 An attack scores runs with a canary record and runs without it. A threshold is chosen on one half of the scores, and
-errors are counted on the other half. So Clopper-Pearson intervals of the two error rates hold jointly with the stated
-confidence, and so does every bound that follows from them. An audit never proves a claim. The largest epsilon that an
-audit can refute follows from the number of runs.
+errors are counted on the other half. Clopper-Pearson intervals of the two error rates hold jointly with the stated
+confidence, and give the lower bound on epsilon.
 """
 
 import math
@@ -46,7 +45,7 @@ def clopper_pearson_upper(successes: int, trials: int, error: float) -> float:
 class Counts:
     """The numbers of runs whose attack score is at or above a threshold.
 
-    The threshold was chosen on other runs.
+    The threshold must be chosen on other runs.
 
     Attributes:
         true_positives: The number of runs with the canary at or above the threshold.
@@ -62,7 +61,7 @@ class Counts:
 
     @classmethod
     def above(cls, threshold: float, inside: Array, outside: Array) -> "Counts":
-        """Return the counts of scores at or above a threshold.
+        """Count the attack scores at or above a threshold.
 
         ``inside`` are the scores of runs with the canary, and ``outside`` the scores of runs without it.
         """
@@ -71,9 +70,8 @@ class Counts:
     def rates(self, confidence: float) -> tuple[float, float, float, float]:
         """Return joint confidence bounds on the true and false rates of an attack.
 
-        The bounds are ``(TPR_L, FPR_U, TNR_L, FNR_U)``: lower bounds on the true positive and true negative rates, and
-        upper bounds on the false positive and false negative rates. A positive is a run that the attack classifies as
-        one with the canary.
+        The bounds are a lower bound on the true positive rate, an upper bound on the false positive rate, a lower bound
+        on the true negative rate and an upper bound on the false negative rate.
         """
         error = 0.5 * (1.0 - confidence)
         tpr = clopper_pearson_lower(self.true_positives, self.members, error)
@@ -81,22 +79,18 @@ class Counts:
         return tpr, fpr, 1.0 - fpr, 1.0 - tpr
 
     def epsilon(self, delta: float, confidence: float) -> float:
-        """Return a lower bound on epsilon at ``delta``, with this confidence.
-
-        The bound is ``max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U))``. ``_L`` and ``_U`` mark lower and
-        upper confidence bounds on the true and false positive and negative rates.
-        """
+        """Return a lower bound on epsilon at ``delta``, with this confidence."""
         tpr, fpr, tnr, fnr = self.rates(confidence)
+        # _L and _U mark lower and upper confidence bounds on the rates:
         # max(0, ln((TPR_L - delta)/FPR_U), ln((TNR_L - delta)/FNR_U)).
         ratios = [(tpr - delta) / fpr if fpr else math.inf, (tnr - delta) / fnr if fnr else math.inf]
         return max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0.0)])
 
 
 def ceiling(members: int, others: int, delta: float, confidence: float) -> float:
-    """Return the largest epsilon at ``delta`` that this number of runs can detect.
+    """Return the lower bound on epsilon that an attack without errors would prove.
 
-    An attack that makes no error proves this lower bound on epsilon. It classifies ``members`` runs with the canary and
-    ``others`` runs without it.
+    The attack classifies ``members`` runs with the canary and ``others`` runs without it.
     """
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
@@ -104,13 +98,11 @@ def ceiling(members: int, others: int, delta: float, confidence: float) -> float
 def counts_on_second_half(inside: Array, outside: Array, value_of: Callable[[list[Counts]], Sequence[float]]) -> Counts:
     """Choose a threshold on half of an attack's scores, and count errors on the rest.
 
-    The first halves of ``inside`` and ``outside`` choose the threshold, and their second halves are counted.
-
     Args:
         inside: Scores of runs with the canary.
         outside: Scores of runs without it.
-        value_of: A function that maps the counts at each candidate threshold to one value each. The threshold with the
-            largest value is chosen.
+        value_of: A function that maps the counts at all candidate thresholds to one value for each threshold. The
+            threshold with the largest value is chosen.
 
     Raises:
         InvalidParameterError: There are fewer than four scores in ``inside`` or in ``outside``.
@@ -241,16 +233,12 @@ def assess_claim(
 def _breach_of_profile(
     inside: Array, outside: Array, curve: Curve, confidence: float
 ) -> tuple[float, tuple[float, float, float] | None]:
-    """Return how far the error rates of an attack contradict a claimed privacy profile.
-
-    The threshold is chosen on the first half of the scores, and the rates are counted on the second half. Let ``f`` be
-    the trade-off function of the profile. The rates contradict the profile if the upper bound on the false negative
-    rate is below ``f`` at the upper bound on the false positive rate.
+    """Test whether the scores of an attack contradict a claimed privacy profile.
 
     Returns:
-        ``f`` minus the false negative rate, which is above 0 for a contradiction, and the point of the profile that is
-        contradicted most: epsilon, the claimed delta, and the lower bound on delta. The point is None without a
-        contradiction, or if no epsilon of a grid shows the contradiction.
+        A margin, which is above 0 if the scores contradict the profile, and the point of the profile that is
+        contradicted most. The point has an epsilon, the claimed delta and the proved lower bound on delta. It is None
+        if no point was found.
     """
 
     def margins(tried: list[Counts]) -> list[float]:
@@ -278,17 +266,16 @@ def _breach_of_profile(
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """Return an upper bound on the p-value of guesses about the canaries of one run.
 
-    The null hypothesis is that the run is ``(epsilon, delta)``-DP. The p-value is the probability of at least ``v``
-    right guesses. For ``m`` canaries, ``g`` guesses and ``W ~ Binomial(g, e^eps/(1 + e^eps))``, the bound is
-    ``P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i`` (Steinke, Nasr, Jagielski 2023).
+    The null hypothesis is that the run is ``(epsilon, delta)``-DP (Steinke, Nasr, Jagielski 2023).
 
     Args:
-        canaries: ``m``, the number of canaries, each of which is in the run with probability 1/2.
-        guesses: ``g``, the number of guesses whether a canary is in the run.
-        correct: ``v``, the number of right guesses.
+        canaries: The number of canaries, each of which is in the run with probability 1/2.
+        guesses: The number of guesses whether a canary is in the run.
+        correct: The number of right guesses.
         epsilon: The epsilon of the null hypothesis.
         delta: The delta of the null hypothesis.
     """
+    # m canaries, g guesses and v right guesses
     # W ~ Binomial(g, e^eps/(1 + e^eps)).
     rate = 1.0 / (1.0 + math.exp(-epsilon))
     # P(W >= v) for v = 0, ..., correct.

@@ -1,9 +1,9 @@
 """Audit the real release code and the real loader with a canary record.
 
-The canary contributes a gradient of norm ``C = 1`` in one direction, and all other records contribute nothing. So the
-release is a known shift plus noise. The score of a run is the exact log-likelihood ratio of its releases with the
-canary over without it. The ratio is of the claimed mechanism, given the projections. Typical bugs can be injected into
-the code. An audit of each of these bugs must refute the claim.
+The canary contributes a gradient of norm 1 in one direction, and all other records contribute nothing. So a release is
+a known shift plus noise. The score of a run is the log of the likelihood of its releases with the canary, over the
+likelihood without it, for the claimed mechanism and given the projections. Typical bugs can be injected into the code,
+and an audit of each bug must refute the claim.
 """
 
 from dataclasses import dataclass, replace
@@ -34,14 +34,9 @@ RECORDS = 8  # records in the dataset, all without gradient except the canary; a
 
 
 class _IsotropicNoise(Projected):
-    """Injected bug: M2 projects with a Gaussian matrix, which is not orthonormal.
-
-    ``G`` is a gradient, ``A`` a Gaussian matrix of ``rank`` rows, and ``Q`` an orthonormal basis of the rows of ``A``.
-    M2 adds noise of equal variance to every coordinate of ``G Q``. With this bug the noise is added to ``G A^T``.
-    """
+    """Injected bug: M2 projects with a Gaussian matrix, which is not orthonormal."""
 
     def refresh(self, streams: Streams) -> None:
-        """Draw a Gaussian matrix instead of an orthonormal basis of its columns."""
         super().refresh(streams)
         draw = normal(tuple(self.q.shape), self.q, streams.projection)
         self.q = draw / self.rank**0.5
@@ -51,24 +46,17 @@ class _ReusedProjection(Projected):
     """Injected bug: all releases use one projection."""
 
     def refresh(self, streams: Streams) -> None:
-        """Draw a projection for the first release only."""
         if not hasattr(self, "q"):
             super().refresh(streams)
         self.fresh = True
 
 
 class _ClipAfterMean(NoisySum):
-    """Injected bug: the mean of the batch is clipped instead of each record.
-
-    The noise is the noise for clipped records, which is too small for a clipped mean.
-    """
+    """Injected bug: the mean of the batch is clipped instead of each record."""
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """Return the clipping factors of the records, times the number of records.
-
-        With these factors the canary alone shifts the mean by ``C``, as if the mean of a batch that the canary
-        dominates were clipped to ``C``.
-        """
+        # The canary alone shifts the mean by C, as if the mean of a batch that the canary dominates were clipped to C.
+        # The noise is that for clipped records, which is too small for a clipped mean.
         return torch.full_like(squared, float(RECORDS)) * super().factors(squared, finite)
 
 
@@ -79,10 +67,7 @@ PLANTED = {"isotropic": _IsotropicNoise, "reused-projection": _ReusedProjection,
 def _real_run(
     module: nn.Module, data: TensorDataset, noise_multiplier: Any, insecure_seed: int | None, **options: Any
 ) -> tuple[PrivateOptimizer, PrivateLoader]:
-    """Return the private optimizer and loader of a run of the real training code.
-
-    The clipping norm is 1, and the learning rate is 0.
-    """
+    """Return the private optimizer and loader of a run of the real training code."""
     return make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
         max_grad_norm=1.0, noise_multiplier=noise_multiplier, insecure_seed=insecure_seed, **options,
@@ -90,7 +75,7 @@ def _real_run(
 
 
 def _own_epsilon(mechanism: M2 | Gaussian, delta: float, **run: Any) -> float:
-    """Return the epsilon that privproj computes at ``delta``, rounded up."""
+    """Return the epsilon that privproj computes for a run at ``delta``, rounded up."""
     return float(epsilon(mechanism, delta=delta, **run).value)  # pyright: ignore[reportArgumentType]
 
 
@@ -100,7 +85,7 @@ class _Audited:
 
     Attributes:
         mechanism: The claimed mechanism.
-        fault: The name of the bug; None for unchanged code.
+        fault: The name of the injected bug; None for unchanged code.
         seed: The seed of the audit; None for fresh randomness.
         faults: The names of all bugs that can be injected.
     """
@@ -117,7 +102,6 @@ class _Audited:
 
     @property
     def claimed(self) -> M2 | Gaussian:
-        """The mechanism whose epsilon is claimed."""
         return self.mechanism
 
 
@@ -219,13 +203,10 @@ class AuditExperiment(_Audited):
     def score_of_run(self, noisy_sum: NoisySum, sign: float) -> float:
         """Return the log-likelihood ratio of one run, summed over the releases.
 
-        The term of a release is ``(<S, m> - |m|^2/2)/sigma^2``. Here ``S`` is the released sum, ``m`` the shift by the
-        canary, and ``sigma`` the standard deviation of the claimed noise.
-
         Args:
             noisy_sum: The release code.
-            sign: 1 for a run with the canary, and 0 for a run without it. -1 is for a run with a record whose gradient
-                is minus that of the canary.
+            sign: 1 for a run with the canary, 0 for a run without it, and -1 for a run with a record of the opposite
+                gradient.
 
         Returns:
             The log-likelihood ratio in nats.
@@ -240,6 +221,7 @@ class AuditExperiment(_Audited):
                 noisy_sum.add(1)
             (mean,) = noisy_sum.release()
             shift = g[0][:, None] * (view.sketched(x) if isinstance(view, Projected) else x)
+            # S is the released sum, m the shift by the canary, and sigma the standard deviation of the claimed noise.
             # (<S, m> - |m|^2/2)/sigma^2 with sigma = z C and C = 1.
             released = mean.view(shift.shape) * noisy_sum.plan.expected_batch
             score += float((released * shift).sum() - 0.5 * shift.square().sum()) / sigma**2
@@ -247,9 +229,6 @@ class AuditExperiment(_Audited):
 
     def canary(self, view: Any) -> tuple[Tensor, Tensor]:
         """Return the input and the output gradient of the canary.
-
-        The directions of both are fixed. With the bug "reused-projection", the input has the first direction of the
-        reused projection.
 
         Args:
             view: The audited layer, as the release code represents it.
@@ -259,6 +238,7 @@ class AuditExperiment(_Audited):
         """
         inputs = view.trained.shape[1]
         x, g = (torch.eye(1, width, dtype=torch.float64) for width in (inputs, COLUMNS))
+        # The input has the first direction of a reused projection.
         return view.q[:, :1].T.clone() if self.fault == "reused-projection" else x, g
 
 
@@ -324,7 +304,6 @@ class _SameAssignment(BinSampler):
     """Injected bug: every epoch has the batches of the first epoch."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """Return the records of each batch of the first epoch, for every epoch."""
         return super().members(0)
 
 
@@ -332,7 +311,6 @@ class _TwoBins(BinSampler):
     """Injected bug: the canary is in its assigned batch and also in the next one."""
 
     def members(self, epoch: int) -> list[np.ndarray]:
-        """Return the records of each batch of an epoch, with the canary in two batches."""
         members = super().members(epoch)
         picked = next(i for i, numbers in enumerate(members) if 0 in numbers)
         behind = (picked + 1) % self.batches
@@ -340,13 +318,9 @@ class _TwoBins(BinSampler):
 
 
 class _Uneven(BinSampler):
-    """Injected bug: about half of the records are moved to the first batch.
-
-    A fair coin for each record and epoch decides whether the record is moved.
-    """
+    """Injected bug: about half of the records of each epoch are moved to the first batch."""
 
     def picks(self, epoch: int) -> np.ndarray:
-        """Return the batch of each record, about half of them replaced by the first batch."""
         return super().picks(epoch) * pick_batches(f"{self.secret(epoch)} coins", epoch, self.records, 2)
 
 
@@ -438,15 +412,13 @@ class LoaderExperiment(_Audited):
     def score_run(self, present: Array, distributions: tuple[Array, ...], rng: np.random.Generator) -> list[float]:
         """Return the scores of one run with simulated releases.
 
-        There is one score for each assumed distribution of the canary over the batches.
-
         Args:
             present: How often the canary is in each batch, of shape (epochs, batches).
-            distributions: For each score the assumed probability that the canary is in each batch.
+            distributions: One array for each score: the assumed probability that the canary is in each batch.
             rng: The generator of the noise.
 
         Returns:
-            The log-likelihood ratios in nats, summed over the epochs of the run.
+            The log-likelihood ratios in nats, one for each score, summed over the epochs of the run.
         """
         z = 1.0 / self.mechanism.mu
         released = present + z * rng.standard_normal(present.shape)
@@ -471,11 +443,9 @@ def one_run(
 ) -> tuple[AuditVerdict, int]:
     """Return the verdict of an audit by one release with many canaries.
 
-    Each canary is included with probability 1/2. The canaries have orthogonal gradients, whose norm 1 is the clipping
-    norm. The real code computes the release, and the released sum gives a score for every canary. The ``guesses / 2``
-    canaries with the highest scores are guessed to be included, and as many with the lowest scores are guessed to be
-    excluded. A lower bound on epsilon follows from the number of right guesses. One run suffices, but the bound is
-    weaker than the bound of an audit with thousands of runs.
+    Each canary is included with probability 1/2. The canaries have orthogonal gradients of norm 1, the clipping norm.
+    Half of the guesses state that a canary is included, and half that it is excluded. A lower bound on epsilon follows
+    from the number of right guesses.
 
     Args:
         mechanism: The claimed mechanism, a :class:`privproj.Gaussian` with its noise multiplier.
@@ -514,6 +484,7 @@ def one_run(
         view.trained.keep(g[:, None], torch.ones(len(rows), 1, 1, dtype=torch.float64))
         noisy_sum.add(len(rows))
     scores = noisy_sum.release()[0][:, 0].numpy()
+    # The canaries with the highest scores are guessed to be included, those with the lowest scores to be excluded.
     order = inside[np.argsort(scores)]
     right = int((~order[: guessed // 2]).sum() + order[-guessed // 2 :].sum())
     # The p-value of Steinke, Nasr, Jagielski 2023 at this number of right guesses, and if all guesses are right.

@@ -1,7 +1,4 @@
-"""List the bugs that audits can inject into the release code and the loader.
-
-The lists are the choices of options on the command line.
-"""
+"""List the bugs that audits can inject into the release code and the loader."""
 
 # choices of ``privproj audit mechanism --fault``
 FAULTS = ("half-noise", "isotropic", "reused-projection", "wrong-dimension", "replace-as-add-remove", "clip-after-mean")

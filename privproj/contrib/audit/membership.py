@@ -1,11 +1,13 @@
 """Audit trained models by membership inference attacks.
 
-Such an attack uses the loss of a model to detect whether a record was in the training data. There are two attacks.
-``poison`` trains shadow models, half of them with a canary record and half without it. The randomness of each model is
-fresh. The canary has features from N(0, I) and the least likely class. The score of a model is minus the loss of the
-canary, and lower bounds on epsilon follow (arXiv 2601.21719, Appendix F.1). ``calibrated`` compares the losses of one
-model on its members and on other records with the losses of a reference model (arXiv 2409.17538v9). This attack
-averages over records and gives no bound on epsilon.
+Such an attack uses the loss of a model to detect whether a record was in the training data.
+
+The attack ``poison`` trains shadow models with fresh randomness, half of them with a canary record. The canary has
+random features and the least likely class. The score of a model is minus the loss of the canary, and lower bounds on
+epsilon follow (arXiv 2601.21719, Appendix F.1).
+
+The attack ``calibrated`` compares the losses of one model with the losses of a reference model, on training records and
+on other records (arXiv 2409.17538v9). It averages over records and gives no bound on epsilon.
 """
 
 import json
@@ -46,8 +48,6 @@ RATES = (0.1, 0.01)  # false positive rates of the reported true positive rates 
 @dataclass(frozen=True, kw_only=True)
 class Game:
     """The setup with which a membership inference audit trains its models.
-
-    The dataset is small, so that a single record can influence the model.
 
     Attributes:
         mechanism: The training algorithm.
@@ -123,10 +123,7 @@ class Game:
         return None if epsilon is None else float(epsilon)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return features and classes of the training records, and of non-members.
-
-        All models share these records.
-        """
+        """Return features and classes of the training records, and of non-members."""
         digits = load("digits")
         if 2 * self.records > len(digits.x):
             raise InvalidParameterError(
@@ -137,22 +134,19 @@ class Game:
 
 
 def _canary(game: Game) -> tuple[Tensor, Tensor]:
-    """Return the features and the class of the canary record.
-
-    The features are drawn from N(0, I). The class is the one that a model without noise considers least likely.
-    """
+    """Return the features and the class of the canary record."""
     x, y, _, _ = game.problem()
     module, _ = replace(game, noise_multiplier=0.0).train_model(x, y, torch.ones(len(x)), 0)
     features = torch.randn(1, x.shape[1], generator=torch.Generator().manual_seed(game.seed or 0))
     with torch.no_grad():
+        # Features from N(0, I), and the class that a model without noise considers least likely
         return features, module(features).argmin(1)
 
 
 def _shadow_rows(game: Game, features: Tensor, label: Tensor, numbers: range) -> str:
     """Train shadow models, and return their scores as text, one line each.
 
-    The score is minus the loss of the canary, in nats. Models with even ``numbers`` are trained with the canary, and
-    models with odd numbers without it.
+    A score is minus the loss of the canary, in nats. Models with even ``numbers`` are trained with the canary.
     """
     rows = ""
     x, y, _, _ = game.problem()
@@ -202,13 +196,12 @@ def poisoned(
 def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[dict[str, float]], bool]:
     """Return the AUC and true positive rates of the calibrated-loss attack.
 
-    The attack scores each record by the loss of a reference model minus the loss of the audited model. The threshold is
-    the smallest one whose false positive rate on the non-members is below the target.
+    The attack scores each record by the loss of a reference model minus the loss of the audited model.
 
     Returns:
         The AUC, the true positive rates at false positive rates of 10 % and 1 %, and whether the AUC is significantly
-        above 1/2. Each rate has the ``value`` of the true positive rate ``at`` a false positive rate, and the ends
-        ``low`` and ``high`` of its Clopper-Pearson interval.
+        above 1/2. A rate is a dictionary with the false positive rate ``at``, the true positive rate ``value``, and the
+        ends ``low`` and ``high`` of its Clopper-Pearson interval.
     """
     x, y, other_x, other_y = game.problem()
     n = len(x)

@@ -1,8 +1,8 @@
 """Show that a Wishart projection without noise reveals the projected matrix.
 
-The output is ``Y = M V`` with a random symmetric matrix ``M``. So ``V^T Y = V^T M V`` is symmetric. For another matrix
-``V'`` the product ``V'^T Y`` is symmetric with probability zero, with two exceptions. ``V`` and ``V'`` may be
-proportional, or both may have rank one with the same right factor, as vectors have. The symmetry test is a
+A release is ``Y = M V`` for a query matrix ``V`` and a random symmetric matrix ``M``. So ``V^T Y = V^T M V`` is
+symmetric. For another query ``V'``, the product ``V'^T Y`` is symmetric with probability zero. The exceptions are
+proportional matrices, and matrices of rank one with the same right factor, such as vectors. The symmetry test is a
 counterexample to every claim that ``M V``, or the LoRA update ``G A^T A``, is private without noise (arXiv 2601.21719,
 Proposition 2).
 """

@@ -1,12 +1,11 @@
 """Prove epsilon, delta or the noise multiplier in ball arithmetic (C21).
 
-Each formula is implemented three times, without shared code. Results are computed in floating point, with outward
-margins. This package proves results with python-flint. Tests compare both with :mod:`privproj.reference`, which uses
-mpmath.
+A ball ``[mid +/- rad]`` of python-flint contains the exact value of a number in spite of rounding. Each formula is
+implemented three times without shared code: in balls in this package, in floating point for results, and with mpmath in
+:mod:`privproj.reference` for tests.
 
-Every function takes and returns balls ``[mid +/- rad]``, which contain the exact value in spite of rounding.
-Discretization grids and free parameters of bounds are chosen in floating point. A proof is valid for every admissible
-choice, which only determines how tight the proof is.
+Discretization grids and free parameters of bounds are chosen in floating point. Every admissible choice gives a valid
+proof, and only determines how tight the proof is.
 """
 
 from privproj.lazy import lazy_names

@@ -1,8 +1,4 @@
-"""List the bounds that can be certified, and build their profiles in balls.
-
-Each function here takes a mechanism and a number of releases, and returns their privacy profile. Only functions with
-``runs`` support more than one release.
-"""
+"""Build the privacy profiles of the bounds that can be certified, in ball arithmetic."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class _BallEntry(NamedTuple):
-    """The function that builds the profile of a bound in ball arithmetic.
+    """A builder of the privacy profile of a bound in ball arithmetic.
 
     Attributes:
         build: A function that takes a mechanism and a number of releases, and returns the profile.
@@ -28,11 +24,7 @@ class _BallEntry(NamedTuple):
 
 
 def _gaussian(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the privacy profile of ``T = steps`` Gaussian releases.
-
-    It equals the profile of one release whose sensitivity over the noise is ``sqrt(T)/z``, where ``z`` is the noise
-    multiplier (C3: the Gaussian profile).
-    """
+    """Return the privacy profile of ``steps`` Gaussian releases (C3: Gaussian profile)."""
     from privproj.contrib.certify.profiles import BallGaussianProfile
 
     return BallGaussianProfile(mechanism.z, steps)
@@ -45,10 +37,6 @@ def _laplace(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _rank_free(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the privacy profile of the bound ``rank-free``.
-
-    If no layer is projected, this is the Gaussian profile.
-    """
     from privproj.contrib.certify.profiles import BallAnyRank
 
     return _gaussian(mechanism, 1) if mechanism.unprojected else BallAnyRank(mechanism.shape, mechanism.z)
@@ -61,10 +49,7 @@ def _exact_rank1(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _beta_tail(sharp: bool) -> Callable[[Any, int], "BallProfile"]:
-    """Return a function that builds the profile of a Beta-tail bound.
-
-    The bound is ``beta-tail-sharp`` if ``sharp``, and otherwise ``beta-tail``.
-    """
+    """Return a builder of the profile of ``beta-tail-sharp`` or ``beta-tail``."""
 
     def build(mechanism: Any, steps: int) -> "BallProfile":
         from privproj.contrib.certify.profiles import BallBetaTail
@@ -90,13 +75,10 @@ def _wishart(mechanism: Any, steps: int) -> "BallProfile":
 
 
 def _secret_sketch(mechanism: Any, steps: int) -> "BallProfile":
-    """Return the privacy profile of ``T = steps`` releases of a secret sketch.
-
-    It equals the profile of one release of rank ``T r``, where ``r`` is the sum of the ranks of all layers (C14: the
-    secret sketch).
-    """
+    """Return the privacy profile of ``steps`` releases of a secret sketch (C14)."""
     from privproj.contrib.certify.profiles import BallSecretSketch
 
+    # The profile of one release of rank T r, where T = steps and r is the sum of the ranks of all layers (C14)
     return BallSecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
 
 
@@ -128,7 +110,7 @@ _ENTRIES = {
 
 
 def ball_entry(bound: Bound) -> _BallEntry | None:
-    """Return how to build the profile of a bound in balls; None if there is no way."""
+    """Return the builder of the profile of a bound in balls; None if there is none."""
     if bound.key in _ENTRIES:
         return _ENTRIES[bound.key]
     place = plugin_table("BALL_PROFILES").get(bound.key)
@@ -136,10 +118,7 @@ def ball_entry(bound: Bound) -> _BallEntry | None:
 
 
 def provable_names() -> list[str]:
-    """Return the names ``mechanism.bound`` of all bounds that can be certified.
-
-    The order is that of the registry of bounds.
-    """
+    """Return the names ``mechanism.bound`` of all bounds that can be certified."""
     from privproj.mechanisms.registry import bound_names
 
     return [".".join(key) for key in bound_names() if key in _ENTRIES or key in plugin_table("BALL_PROFILES")]

@@ -16,10 +16,10 @@ PRECISION_LADDER = (128, 256, 512, 1024)  # bits of working precision, tried in 
 
 
 def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISION_LADDER) -> tuple[arb, int]:
-    """Return an accurate ball for a value, and the working precision in bits.
+    """Return a ball of relative accuracy :data:`GOAL_BITS`, and the working precision.
 
-    The precisions of the ``ladder`` are tried in turn, until the ball has a relative accuracy of :data:`GOAL_BITS`
-    bits. At every precision, ``value`` must return a ball that contains the exact value.
+    ``ladder`` has the working precisions in bits that are tried in turn. At each of them, ``value`` must return a ball
+    that contains the exact value.
 
     Raises:
         PrecisionError: No precision of the ladder suffices.
@@ -33,10 +33,7 @@ def enclose_to_goal(value: Callable[[], arb], ladder: tuple[int, ...] = PRECISIO
 
 
 def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
-    """Return the lower and the upper end of a ball as decimal numbers.
-
-    The numbers have ``digits`` digits and are rounded outward. The result is text, because the numbers may lie far
-    outside the range of doubles.
+    """Return the lower and the upper end of a ball as decimal text, rounded outward.
 
     Raises:
         PrecisionError: The ball is not finite.
@@ -44,14 +41,15 @@ def decimal_ends(ball: arb, digits: int = 25) -> tuple[str, str]:
     if not ball.is_finite():
         raise PrecisionError("the enclosure is not finite at the working precision")
     middle, radius, exponent = (int(part) for part in ball.mid_rad_10exp(digits))
+    # The numbers may lie far outside the range of doubles.
     low, high = (str(Decimal(end).scaleb(exponent, EXACT_DECIMALS)) for end in (middle - radius, middle + radius))
     return low, high
 
 
 def log_of_upper_end(ball: arb) -> float:
-    """Return the approximate logarithm of the upper end of a ball, as a float.
+    """Return the approximate log of the upper end of a ball; ``-inf`` if not positive.
 
-    The result only guides searches. If the upper end is not positive, the result is ``-inf``.
+    The result is not rounded upward, and only guides searches.
     """
     top = ball.upper()
     return float(top.log()) if top > 0 else float("-inf")

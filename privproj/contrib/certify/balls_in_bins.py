@@ -1,15 +1,13 @@
-"""Enclose the privacy profile of a balls-in-bins epoch in ball arithmetic.
+"""Enclose the privacy profile of a balls-in-bins epoch in ball arithmetic (C25, C29).
 
-Claims C25 (balls-in-bins) and C29 (a whole run in balls) of docs/proofs.md prove the bounds.
-
-In an epoch each record is assigned to one of ``t`` batches. A release of one batch has a pair of distributions ``P``
+In an epoch each record is assigned to one of ``t`` batches. The release of one batch has a pair of distributions ``P``
 and ``Q``. Let ``W = dP/dQ`` under ``Q``, let ``m`` be the mass of ``P`` at an infinite loss, and let ``S`` be the sum
 of ``t`` independent copies of ``W``. At ``s = e^eps``, the profile of an epoch is ``m + E (S/t - s)_+``. The excess is
 the profile minus ``max(0, 1 - s)``.
 
 ``W`` and ``S`` are discretized on a linear grid, whose points are called cells. Arb's discrete Fourier transform
-computes the distribution of ``S`` on a window of cells. The bounds are sound for every grid (:class:`EpochGrid`). The
-second part of the module chooses grids in floating point.
+computes the distribution of ``S`` on a window of cells. The bounds are sound for every grid. The second part of the
+module chooses grids in floating point.
 """
 
 import math
@@ -44,34 +42,27 @@ SLACK_SHARE = 10.0  # least ratio of an excess to the mass outside of its window
 
 @dataclass(frozen=True)
 class EpochGrid:
-    """A linear grid for likelihood ratios of releases and their sums ``S`` over epochs.
-
-    A release is the output for one of the batches of a balls-in-bins epoch. Cell ``j`` is the point ``j 2^level``. The
-    bounds are sound for every grid.
+    """A linear grid for the likelihood ratios of batches and their sum over an epoch.
 
     Attributes:
-        level: The step of the grid is ``2^level``.
-        knots: The cells above 0, in increasing order, at which the profile of a release is evaluated.
-        window: The cells on which the distribution of ``S`` is computed, and the orders of Chernoff's bound for ``S``.
+        level: The spacing of the grid is ``2^level``.
+        knots: The positive indices of grid points, in increasing order, at which the profile of one batch is evaluated.
+        window: The grid points on which the distribution of the sum is computed.
     """
 
+    # Every grid gives sound bounds.
     level: int
     knots: tuple[int, ...]
     window: Window
 
     @property
     def step(self) -> arb:
-        """The distance of grid points, as an exact number."""
+        """The spacing of the grid, as an exact number."""
         return arb(2) ** self.level
 
 
 class BallEpochs(Releases):
-    """The balls-in-bins epochs of a run, with bounds of their profile (C29).
-
-    Each record is in one of ``batches`` batches of an epoch. The best bounds of all grids are used. A coarse grid
-    covers large losses, and a fine grid is tight for small losses. The bounds hold at the working precision at which
-    the object is built.
-    """
+    """The balls-in-bins epochs of a run, with bounds of the profile of an epoch (C29)."""
 
     one_sided = True
 
@@ -80,13 +71,12 @@ class BallEpochs(Releases):
         self.sums = [_sums_of_release(release, batches, grid) for grid in grids]
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the profile of an epoch minus ``max(0, 1 - s)`` at ``s = e^eps``.
+        """Return bounds of the profile of an epoch minus ``max(0, 1 - e^eps)``.
 
-        ``eps`` is ``cell h``, and the direction is remove. The difference, the excess, is ``m + E (S/t - s)_+`` for
-        ``s >= 1`` and ``E (s - S/t)_+`` for ``s < 1``. Here ``S`` is the sum of the likelihood ratios of the ``t``
-        batches, and ``m`` is the mass at an infinite loss. The lower bound is 0 if none is known.
+        The profile is in the remove direction, at ``eps = cell h``. An unknown lower bound is 0.
         """
         c, low, high = self.batches * (cell * h).exp(), arb(0), arb(1)
+        # The best bounds of all grids: a coarse grid covers large losses, and a fine grid is tight for small losses.
         for below, above in self.sums:
             high = high.min(above.right(c) if cell >= 0 else above.left(c))
             if below is not None:
@@ -95,10 +85,9 @@ class BallEpochs(Releases):
 
 
 def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
-    """Return distributions of the sum of the likelihood ratios of an epoch.
+    """Discretize the sum of an epoch's likelihood ratios, for lower and upper bounds.
 
-    The first one gives lower bounds of the profile of the epoch, and the second one upper bounds. The first one is None
-    if no lower bound is known.
+    The sum for lower bounds is None if no lower bound is known.
     """
     # W = 1 is the cell 0 of the pairs, which the pair from below needs.
     unit = 1 << -grid.level if grid.level <= 0 else 0
@@ -110,10 +99,8 @@ def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tup
 
 
 def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
-    """Return bounds of the profile of a release at ``t = e^eps``.
-
-    The profile is ``delta(ln t)`` for ``t >= 1``, and ``1 - t + t delta(-ln t)`` for ``t < 1`` (C1: negative epsilon).
-    """
+    """Return bounds of the profile of a release at ``t = e^eps``, which may be below 1."""
+    # delta(ln t) for t >= 1, and 1 - t + t delta(-ln t) for t < 1 (C1: negative epsilon)
     if t >= 1:
         low, high = release.ends(t.log().max(arb(0)))
         return Knot(cell, t, low.max(arb(0)).lower(), high.min(arb(1)).upper())
@@ -122,14 +109,14 @@ def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
 
 
 class _Sum:
-    """The sum ``S`` of the likelihood ratios of the ``t`` batches of an epoch.
+    """The discretized sum of the likelihood ratios of the batches of an epoch.
 
-    The ratios are independent, and follow one pair of distributions. If ``above``, the pair dominates a release, and
-    ``S`` gives upper bounds of the profile of the epoch. Otherwise a release nearly dominates the pair, and ``S`` gives
-    lower bounds. ``costs`` bound the error of the profile at ``e^eps >= 1`` and at ``e^eps < 1``.
+    The sum gives upper bounds of the profile of the epoch if ``above``, and lower bounds otherwise.
     """
 
     def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
+        # If above, the pair dominates a release; otherwise a release nearly dominates the pair. self.costs bound the
+        # error of the profile at e^eps >= 1 and at e^eps < 1.
         self.batches, self.h, self.above, window = batches, grid.step, above, grid.window
         # The cells of W > 0 and their masses q_j = p_j / t_j under Q
         cells = tuple(cell + unit for cell in pair.cells)
@@ -163,11 +150,11 @@ class _Sum:
             )
 
     def right(self, c: arb) -> arb:
-        """Return a bound of the profile of an epoch at ``s = e^eps = c/t``, for ``s >= 1``.
+        """Return a bound of the profile of an epoch at ``e^eps = c / batches >= 1``.
 
-        The profile is ``m + E (S/t - s)_+``. Here ``S`` is the sum of the likelihood ratios of the ``t`` batches, and
-        ``m`` is the mass at an infinite loss. The result is an upper bound if ``above``, and a lower bound otherwise.
+        The result is an upper bound if ``above``, and a lower bound otherwise.
         """
+        # m + E (S/t - s)_+ at s = c/t
         place = c / self.h
         if self.above:
             # E (S - c)_+ falls with c.
@@ -179,11 +166,11 @@ class _Sum:
         return (gain * self.h / self.batches - self.costs[0]).max(arb(0)).lower()
 
     def left(self, c: arb) -> arb:
-        """Bound the profile of an epoch minus ``1 - s``, at ``s = e^eps = c/t`` below 1.
+        """Bound the profile of an epoch minus ``1 - e^eps`` at ``e^eps = c / batches < 1``.
 
-        The difference is ``E (s - S/t)_+``, where ``S`` is the sum of the likelihood ratios of the ``t`` batches. The
-        result is an upper bound if ``above``, and a lower bound otherwise.
+        The result is an upper bound if ``above``, and a lower bound otherwise.
         """
+        # E (s - S/t)_+ at s = c/t
         place = c / self.h
         if self.above:
             # E (1 - S/c)_+ rises with c.
@@ -197,27 +184,26 @@ class _Sum:
         return (loss * self.h / self.batches - self.costs[1]).max(arb(0)).lower()
 
     def _gain_and_slack(self, place: arb) -> Ends:
-        """Return upper bounds of ``E (S - c)_+`` inside the window of ``S`` and beyond it.
+        """Bound the mean excess of the sum of likelihood ratios over a threshold.
 
-        ``S`` is the sum of the likelihood ratios. ``place`` is ``c`` in grid steps, and so are the results.
+        The results are upper bounds of the parts inside and above the window. They are in grid steps, as is the
+        threshold ``place``.
         """
         # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b
         largest_excess = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
         return self.from_right.at((self.end - 1 - place).upper()), largest_excess * self.beyond
 
     def _loss_and_slack(self, place: arb) -> Ends:
-        """Return upper bounds of ``E (c - S)_+`` inside the window of ``S`` and before it.
+        """Bound the mean shortfall of the sum of likelihood ratios below a threshold.
 
-        ``S`` is the sum of the likelihood ratios. ``place`` is ``c`` in grid steps, and so are the results.
+        The results are upper bounds of the parts inside and below the window. They are in grid steps, as is the
+        threshold ``place``.
         """
         # (c - S)_+ <= c for S < a
         return self.from_left.at((place - self.start).upper()), place * self.before
 
     def _is_slack(self, ends: Ends) -> bool:
-        """Return whether the mass outside the window may dominate an expectation.
-
-        ``ends`` are upper bounds of the expectation inside and outside the window.
-        """
+        """Return whether mass outside the window may dominate the bounds of an expectation."""
         # The discrete Fourier transform may wrap mass from outside into the window, which small expectations exceed
         # by little.
         cells = self.end - self.start
@@ -225,17 +211,13 @@ class _Sum:
 
 
 class _Hinges:
-    """The function ``x -> sum_i q_i (x - i)_+`` of non-negative masses ``q_i``.
-
-    The function is affine between whole numbers.
-    """
+    """The function ``x -> sum_i q_i (x - i)_+`` of non-negative masses ``q_i``."""
 
     def __init__(self, masses: Sequence[arb]) -> None:
         self.mass = list(accumulate(masses))
         self.moment = [arb(0), *accumulate(self.mass[:-1])]
 
     def at(self, x: arb) -> arb:
-        """Return ``sum_i q_i (x - i)_+`` at an exact ``x``, for the masses ``q_i``."""
         if not x > 0:
             return arb(0)
         # sum_(i <= k) q_i (k - i) + (x - k) sum_(i <= k) q_i,  k = floor(x) or the last
@@ -247,10 +229,7 @@ class _Hinges:
 def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[EpochGrid]) -> Releases:
     """Return the balls-in-bins epochs of a run, with profiles in ball arithmetic (C25).
 
-    Args:
-        release: The profile of one release.
-        run: The run. A record is in one batch of an epoch, or in all of them.
-        grids: The grids of an epoch, which are used if a record is in one batch.
+    ``release`` is the profile of one batch. ``grids`` are unused if each record is in all batches of an epoch.
     """
     assert run.batches is not None
     if run.batches == run.batches_per_record:
@@ -272,8 +251,8 @@ def propose_epochs(
 ) -> tuple[EpochGrid, ...]:
     """Return grids for balls-in-bins epochs that are tight near delta ``e^log_delta``.
 
-    A record is in one batch of each epoch. The bounds are sound for every grid. ``composed`` is the total number of
-    releases in the run, where an epoch is one release. ``fineness`` multiplies the number of grid points.
+    ``composed`` is the number of epochs and other releases in the run. ``fineness`` multiplies the number of grid
+    points.
     """
     batches = run.batches or 1
     if batches == run.batches_per_record:
@@ -319,10 +298,10 @@ class _Search:
     """A floating-point search for a likelihood-ratio grid of a balls-in-bins epoch.
 
     Attributes:
-        atoms: The distribution of the likelihood ratio of a release.
-        places: The candidate likelihood ratios at which the profile of a release is evaluated.
+        atoms: The distribution of the likelihood ratio of one batch.
+        places: The likelihood ratios at which the profile of one batch may be evaluated.
         batches: The number of batches of an epoch.
-        tolerance: The largest relative error of a loss that the grid may cause.
+        tolerance: The largest relative error of a privacy loss that the grid may cause.
     """
 
     atoms: Atoms
@@ -331,21 +310,18 @@ class _Search:
     tolerance: float
 
     def grid(self, reach: float, sides: tuple[int, ...], depths: Sequence[float], log_mass: float) -> EpochGrid:
-        """Return the coarsest grid on which losses of an epoch are within the tolerance.
-
-        For each of the ``depths``, the loss that is exceeded with probability ``e^depth`` is compared with its value
-        without rounding to the grid. The search ends at a window of about 2^19 cells, even if the tolerance is not
-        reached.
+        """Return the coarsest grid on which quantiles of an epoch's loss are accurate.
 
         Args:
             reach: The largest relevant loss of an epoch, in nats.
-            sides: 1 to compare losses at large sums of likelihood ratios, -1 at small ones.
-            depths: The logs of tail probabilities.
+            sides: 1 to compare quantiles of large losses, -1 of small ones.
+            depths: The logs of the tail probabilities of the quantiles.
             log_mass: The log of a tail probability. The probability outside the window is negligible relative to it.
         """
         # Log of the share of delta that may lie outside of a window, by Chernoff's bound
         places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + math.log(1e-7)
         exact = _split(self.atoms, places)
+        # The quantiles without rounding to a grid
         targets = [(depth, side, self.loss(exact, depth, side)) for depth in (*depths, log_mass) for side in sides]
         largest = max(self.loss(exact, depths[0], side) for side in (1, -1))
         level = math.floor(math.log2(places[-1]))
@@ -372,20 +348,17 @@ class _Search:
     def loss(self, distribution: Atoms, log_mass: float, side: int) -> float:
         """Return the loss of an epoch that is exceeded with probability ``e^log_mass``.
 
-        ``S`` is the sum of the likelihood ratios of the ``t`` batches. The loss is ``ln(S/t)`` for large ``S`` if
-        ``side`` is 1, and ``-ln(S/t)`` for small ``S`` if ``side`` is -1. It is computed from Chernoff's bound.
+        ``side`` is 1 for large sums of likelihood ratios, and -1 for small ones.
         """
+        # ln(S/t) for large S, and -ln(S/t) for small S, by Chernoff's bound
         return side * math.log(max(_edge(distribution, self.batches, side, log_mass)[0] / self.batches, 1e-300))
 
 
 def _split(atoms: Atoms, places: FloatArray) -> Atoms:
-    """Return a distribution with all its mass moved to 0 and to the points ``places``.
-
-    Each atom is split between the two neighboring points without changing the mean. An atom beyond the last point is
-    moved to the last point.
-    """
+    """Return a distribution with all its mass moved to 0 and to the points ``places``."""
     places = np.concatenate([[0.0], places])
     w, q = atoms
+    # Each atom is split between its neighbors without changing the mean. Atoms beyond the last point are moved to it.
     at = np.clip(np.searchsorted(places, w) - 1, 0, len(places) - 2)
     share = np.clip((w - places[at]) / (places[at + 1] - places[at]), 0.0, 1.0)
     masses: FloatArray = np.zeros(len(places))
@@ -399,8 +372,7 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
 def _edge(distribution: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:
     """Return a point beyond which a sum of i.i.d. terms has probability ``e^log_mass``.
 
-    The tail is the upper one for ``side = 1``, and the lower one for ``side = -1``. The probability is Chernoff's
-    bound, and the second result is its best order.
+    ``side`` is 1 for the upper tail, and -1 for the lower one. The second result is the best order of Chernoff's bound.
     """
     places, masses = distribution
     mean = float(masses @ places)

@@ -1,13 +1,12 @@
 """Write and check certificates, which prove results in ball arithmetic.
 
-A certificate is a JSON file with a query, in the form of a run file, and an epsilon. Two decimal numbers enclose the
-delta of the bound at this epsilon. Doubles are taken as exact numbers. The check computes a new enclosure, which does
-not depend on the old one. Claims C21 (single releases) and C29 (runs) state what is proved.
+A certificate is a JSON file with a query, an epsilon, and two decimal numbers that enclose the delta of the bound at
+this epsilon. Doubles are taken as exact numbers. A check computes a new enclosure, which does not depend on the old one
+(C21: single releases, C29: runs).
 
-A proof has free parameters, such as the discretization grid of a run, or a tangent point for one release. Every choice
-proves a bound, and a good choice proves a tight one. They are chosen in floating point, for the proof and again for the
-check. If another machine chooses worse values, the check can fail to prove the claim, but it cannot confirm a false
-one.
+A proof has free parameters, such as the discretization grid of a run. They are chosen in floating point, for the proof
+and again for the check. If another machine chooses worse values, the check can fail to prove the claim, but it cannot
+confirm a false one.
 """
 
 import math
@@ -179,7 +178,7 @@ def composition_of_result(result: Result) -> Composition:
 def is_run(phases: Sequence[Phase]) -> bool:
     """Return whether the releases must be composed numerically in ball arithmetic.
 
-    A single release on the whole dataset needs no composition. Several releases with a closed form need none either.
+    The result is False for one release on the whole dataset, and for several releases with a closed form.
     """
     run, bound = phases[0].run, phases[0].bound
     if len(phases) > 1 or run.sampling_rate != 1.0 or _in_epochs(phases[0]):
@@ -220,7 +219,7 @@ def check_provable(phases: Sequence[Phase]) -> None:
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
     """Return the privacy profile of ``steps`` releases of a phase, in ball arithmetic.
 
-    More than one release needs a closed form. The profile holds for the neighboring relation of the phase.
+    More than one release needs a closed form.
     """
     entry = ball_entry(phase.bound)
     assert entry is not None
@@ -231,22 +230,22 @@ def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
 
 
 def _one_layer(mechanism: Mechanism) -> Mechanism:
-    """Return a mechanism of one layer that is equivalent to several layers.
+    """Reduce layers of equal shape under a joint clipping norm to one layer.
 
-    It exists for layers of the same shape under a joint clipping norm. Otherwise the mechanism is returned unchanged.
+    Other mechanisms are returned unchanged.
     """
     return mechanism.alike if isinstance(mechanism, M2) else mechanism
 
 
 def _in_epochs(phase: Phase) -> bool:
-    """Return whether the releases of a phase are composed by epochs of balls-in-bins."""
+    """Return whether a phase is composed of balls-in-bins epochs."""
     return phase.run.allocates and not phase.run.single
 
 
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
     """Compose a run in ball arithmetic, and prove an epsilon at delta ``e^log_delta``.
 
-    The search for epsilon starts at ``guess``. If the default grid takes too long, the grid is coarser.
+    The search for epsilon starts at ``guess``.
 
     Raises:
         PrecisionError: Every grid takes too long, or the delta is not proved for any epsilon.
@@ -258,7 +257,7 @@ def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple
 def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
     """Return an epsilon at which delta is proved to be at most ``e^log_delta``.
 
-    The result exceeds the smallest such epsilon by a relative 1e-9 or so. The search starts at ``guess``.
+    The search starts at ``guess``.
 
     Raises:
         PrecisionError: The delta is not proved for any epsilon.
@@ -283,8 +282,6 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
 def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
     """Compose a run in ball arithmetic on a grid that is tight near ``e^log_delta``.
 
-    If this takes too long, grids that are up to 4 times as coarse are tried.
-
     Raises:
         PrecisionError: Even the coarsest grid takes too long, or needs too high a precision.
     """
@@ -307,10 +304,7 @@ def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
 
 
 def _effort(phase: Phase) -> int:
-    """Return the relative cost of evaluating the privacy profile of a phase.
-
-    The cost is 1 for Gaussian noise and users with one record.
-    """
+    """Return the cost of evaluating the profile of a phase, relative to Gaussian noise."""
     return ball_profile(phase).effort * phase.run.group_size
 
 
@@ -353,7 +347,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
 def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
     """Raise :class:`PrecisionError` if composing a run in balls takes too long.
 
-    ``dearest`` is the largest relative cost of evaluating a profile (:func:`_effort`).
+    ``dearest`` is the largest cost of evaluating a profile, relative to Gaussian noise.
     """
     sizes = [window.size for window in grid.windows]
     cells = len(grid.knots) * sum(sizes) + sum(one.window.size for one in epochs)
@@ -369,7 +363,7 @@ def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int
 def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[EpochGrid]]") -> "list[Releases]":
     """Return the releases of all phases, with privacy profiles in ball arithmetic.
 
-    ``epochs`` has, for each phase, the grids of its balls-in-bins epochs.
+    ``epochs`` has the grids of each phase for balls-in-bins epochs.
     """
     from privproj.contrib.certify.balls_in_bins import epochs_in_balls
     from privproj.contrib.certify.composition import BallGroup, BallPhase
@@ -394,9 +388,9 @@ def certify(result: Result) -> Certificate:
     """Return a certificate, which proves a result in ball arithmetic.
 
     The certificate encloses delta at the epsilon of the result. A run of several releases is composed again in ball
-    arithmetic. Then the epsilon, delta or noise multiplier that is proved may differ slightly from the floating-point
-    result. The certificate contains the proved number (:func:`privproj.contrib.certify.prove` returns both). The
-    function needs python-flint (the extra ``certify``).
+    arithmetic, so its proved epsilon, delta or noise multiplier may differ slightly from the floating-point result. The
+    certificate contains the proved number (:func:`privproj.contrib.certify.prove` returns both). The function needs
+    python-flint (the extra ``certify``).
 
     Args:
         result: The result of an epsilon, delta or sigma query, or of a run file.
@@ -500,8 +494,7 @@ def _check_answered(result: Result) -> None:
 def _prove_run(result: Result, composition: Composition) -> "tuple[Result, Composition, RunInBalls]":
     """Prove the result of a run, and return it with its query and composed run.
 
-    The value is computed again in ball arithmetic for an epsilon or delta query. For a sigma query, the noise
-    multiplier is raised until the target is proved to be met.
+    For a sigma query, the noise multiplier is raised until the target is proved to be met.
 
     Raises:
         PrecisionError: No value near the result is proved.
@@ -532,27 +525,22 @@ def _prove_run(result: Result, composition: Composition) -> "tuple[Result, Compo
 
 
 def _log_goal(target: dict[str, float]) -> float:
-    """Return ``ln`` of the delta that the proof of a run must reach.
-
-    This delta is slightly below the target, because the upper bound is increased before it is written to the
-    certificate.
-    """
+    """Return ``ln`` of the delta that the proof of a run must reach."""
     log_delta = math.log(target["delta"]) if "delta" in target else target["log10_delta"] * math.log(10.0)
+    # Slightly below the target, because the upper bound is increased before it is written to the certificate
     return log_delta - 2.0 * float(RUN_SPREAD)
 
 
 def _check_run_side(result: Result, run: "RunInBalls") -> None:
-    """Raise :class:`ConvergenceError` if a result contradicts proved bounds of its run.
-
-    There are two contradictions. Delta is proved to exceed the target at the epsilon of the result. Or delta is proved
-    to meet the target at the lower end of the interval for the exact epsilon.
-    """
+    """Raise :class:`ConvergenceError` if a result contradicts proved bounds of its run."""
     assert result.epsilon is not None
+    # Delta is proved to meet the target at the lower end of the interval for epsilon.
     # A lower end of 0 is always valid.
     if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), run.upper(result.lower)):
         raise ConvergenceError(
             "the lower end of the floating-point epsilon is above the proved value. Please report this as a bug."
         )
+    # Delta is proved to exceed the target at the epsilon of the result.
     _check_side(result, run.lower(result.epsilon))
 
 
@@ -585,7 +573,7 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
     """Return a ball around delta at an epsilon, and the working precision in bits.
 
     ``witness`` has the free parameters of the profile. The precisions of ``PRECISION_LADDER`` are tried from index
-    ``first`` on, until the ball is narrow enough.
+    ``first`` on.
     """
     from flint import arb
 
@@ -597,7 +585,7 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
 def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)) -> tuple[str, str]:
     """Return bounds of the delta of a run at this epsilon, as decimal text.
 
-    Both bounds are moved outward by a relative ``spread``. An unknown lower bound is "0".
+    Both bounds are moved outward by a relative ``spread``.
     """
     return _written_ends(run.lower(epsilon), run.upper(epsilon), spread)
 
@@ -605,8 +593,7 @@ def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)
 def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tuple[str, str]:
     """Return the lower end of one ball and the upper end of another as decimal text.
 
-    Both ends are moved outward by a relative ``spread``. The lower end is "0" if it is not positive, and the upper end
-    is at most 1.
+    Both ends are moved outward by a relative ``spread``.
     """
     from privproj.contrib.certify.balls import EXACT_DECIMALS, decimal_ends
 
@@ -619,18 +606,16 @@ def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tupl
 
 
 def target_field(result: Result) -> dict[str, float]:
-    """Return the delta of a result as the target of a certificate.
-
-    If delta is too small for a double, the target is its decimal logarithm.
-    """
+    """Return the delta of a result, or its decimal log, as the target of a certificate."""
     if result.delta is not None and result.delta > 1.01e-300:
         return {"delta": result.delta}
+    # The decimal log, if delta is too small for a double
     assert result.log10_delta is not None
     return {"log10_delta": max(result.log10_delta, LEAST_TARGET)}
 
 
 def _check_side(result: Result, ball: "arb") -> None:
-    """Raise :class:`ConvergenceError` if a ball around delta exceeds the target."""
+    """Raise :class:`ConvergenceError` if delta is proved to exceed the target of a result."""
     if not ball_meets(target_field(result), ball):
         sentence = (
             f"the floating-point {result.quantity} is on the unsafe side of its enclosure. Please report this as a bug."
@@ -639,10 +624,7 @@ def _check_side(result: Result, ball: "arb") -> None:
 
 
 def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
-    """Return whether a delta, as a ball or a decimal number, is at most the target.
-
-    A target of 1 is always met.
-    """
+    """Return whether a delta, as a ball or as decimal text, is at most the target."""
     from flint import arb, ctx
 
     with ctx.workprec(320):
@@ -804,10 +786,7 @@ def _verdict_on(claim: Certificate, composition: Composition) -> CertificateVerd
 
 
 def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> tuple[str, str]:
-    """Enclose the delta of a certificate's query again, and return bounds as text.
-
-    For one release the precision is higher than in the proof. For a run the grid is chosen again.
-    """
+    """Enclose the delta of a certificate's query again, and return bounds as text."""
     if is_run(phases):
         return _ends_of_run(_prove(phases, _log_goal(claim.target)), claim.epsilon)
     profile = ball_profile(phases[0], phases[0].run.steps)

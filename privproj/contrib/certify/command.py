@@ -37,8 +37,7 @@ def proof_option() -> Once:
 def proved(result: Result, path: str | None) -> Result:
     """Prove a result in ball arithmetic, and return it with the proved value.
 
-    If a ``path`` is given, the certificate is saved there. If the proof fails, the result without a value is attached
-    to the error.
+    The certificate is saved to ``path``, unless ``path`` is None.
     """
     try:
         result, certificate = prove(result)

@@ -1,14 +1,11 @@
 """Enclose the delta of a run in ball arithmetic (C29: a whole run in balls).
 
-This module follows the proof of claim C29 in ``PROOF.md`` of this folder step by step. It depends only on the profiles
-of single releases in :mod:`privproj.contrib.certify.profiles`. Every grid (:class:`Grid`) gives a sound enclosure, and
-only determines how narrow it is.
-
-Let ``H(t)`` be the profile of one release in one direction at ``t = e^eps``, and ``E(t) = H(t) - max(0, 1 - t)`` the
-excess. The grid of privacy losses has the step ``h``. Its points are ``t_j = e^(j h)``, and the integer ``j`` is the
-cell of a point. A knot is a point at which bounds of the profile are known (:class:`Knot`). A pair of distributions on
-the grid (:class:`BallPair`) bounds a release from above or from below. The distribution of the sum of the losses is
-evaluated on a window of cells (:class:`Window`).
+This module follows the proof of claim C29 in ``PROOF.md`` of this folder step by step. Let ``H(t)`` be the privacy
+profile of one release in one direction at ``t = e^eps``, and ``E(t) = H(t) - max(0, 1 - t)`` its excess. Privacy losses
+are discretized on a grid with the spacing ``h``. The point ``j h`` of this grid is called the cell ``j``. A knot is a
+cell with known bounds of the profile at ``t = e^(j h)``. Pairs of distributions on the grid bound a release from above
+and from below. The distribution of the sum of the losses is evaluated on a window of cells. Every grid gives a sound
+enclosure, and only determines how narrow it is.
 """
 
 import math
@@ -25,42 +22,36 @@ Ends = tuple[arb, arb]  # a lower and an upper bound of one number
 
 
 class Releases:
-    """Identical releases of a run: their number, and bounds of the profile of each.
-
-    A subclass guarantees bounds of the excess ``H(t) - max(0, 1 - t)``, where ``H`` is the privacy profile at
-    ``t = e^eps``.
-    """
+    """Identical releases of a run, with bounds of the privacy profile of one release."""
 
     steps: int  # number of releases
 
     one_sided: bool  # True if both directions must be composed
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Bound the profile of a release minus ``max(0, 1 - t)`` at ``t = e^eps``.
+        """Return bounds of the profile of a release minus ``max(0, 1 - e^eps)``.
 
-        ``eps`` is ``cell h``, and the direction is remove. The lower bound is 0 if none is known. If both directions
-        are equal, this method is only called for cells of at least 0.
+        The profile is in the remove direction, at ``eps = cell h``. An unknown lower bound is 0.
         """
+        # If both directions are equal, this method is only called for cells of at least 0.
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class BallPhase(Releases):
-    """Releases with the same profile, on the whole dataset or on sampled batches.
-
-    ``rate`` is the sampling rate, which is 1 for the whole dataset.
-    """
+    """Releases with the same profile, on the whole dataset or on sampled batches."""
 
     profile: BallProfile
     steps: int
+    # The sampling rate, 1 for the whole dataset
     rate: float = 1.0
     # True for Poisson sampling; at other rates below 1, batches have a fixed size, and both directions are equal
     one_sided: bool = False
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Bound the profile of a sampled release minus ``max(0, 1 - t)`` at ``t = e^eps``.
+        """Return bounds of the profile of a release minus ``max(0, 1 - e^eps)`` (C17).
 
-        ``eps`` is ``cell h``, and the direction is remove (C17: subsampling).
+        The profile is in the remove direction, at ``eps = cell h``.
         """
         q = arb(self.rate)
         # tau = (t - 1)/q:  E = q delta(ln(1 + tau)), tau >= 0;  q (1 + tau) delta(-ln(1 + tau)), -1 < tau < 0;  else 0
@@ -74,11 +65,7 @@ class BallPhase(Releases):
 
 @dataclass(frozen=True)
 class BallGroup(Releases):
-    """Poisson-sampled Gaussian steps for a user with ``size`` records (C37).
-
-    Each record of the user is sampled independently. In the worst case, ``j`` sampled records shift the sum by ``j mu``
-    standard deviations of the noise, where ``mu = 1/noise_multiplier``.
-    """
+    """Poisson-sampled Gaussian steps for a user with ``size`` records (C37)."""
 
     noise_multiplier: float
     steps: int
@@ -87,10 +74,12 @@ class BallGroup(Releases):
     one_sided: bool = True
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Bound the profile of a step minus ``max(0, 1 - t)`` at ``t = e^eps``.
+        """Return bounds of the profile of a step minus ``max(0, 1 - e^eps)``.
 
-        ``eps`` is ``cell h``, and the direction is remove.
+        The profile is in the remove direction, at ``eps = cell h``.
         """
+        # Each record of the user is sampled independently. In the worst case, j sampled records shift the sum by j mu
+        # standard deviations of the noise.
         # The bounds use the event A = {X > x} of the noisy sum X, whose likelihood ratio at x is r. With the user its
         # distribution is P, and P_0 without. P(A) - t P_0(A) <= H <= P(A) - r P_0(A) + max(0, r - t) for every x.
         t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
@@ -114,11 +103,11 @@ class BallGroup(Releases):
         return gain + over * tails[0] - plain, gain + over.max(arb(0)) - plain
 
     def _threshold(self, weights: list[arb], t: arb, mu: arb) -> arb:
-        """Return an approximate solution ``x`` of ``sum_j w_j r_j(x) = t``.
+        """Return an approximate noisy sum at which the likelihood ratio of a step is ``t``.
 
-        ``w_j`` is the probability that ``j`` records of the user are sampled. ``r_j(x)`` is the likelihood ratio for
-        ``j`` sampled records at the noisy sum ``x``.
+        ``weights`` has the probabilities that 0, 1, ... records of the user are sampled.
         """
+        # Newton's method for sum_j w_j r_j(x) = t, where r_j(x) is the likelihood ratio for j sampled records
         goal = (t - weights[0]).log()
         x = arb(min(float((goal - w.log()) / (j * mu) + j * mu / 2) for j, w in enumerate(weights) if j))
         for _ in range(60):
@@ -138,14 +127,14 @@ def _scale(ends: Ends, factor: arb) -> Ends:
 
 @dataclass(frozen=True)
 class Window:
-    """The grid cells on which the distribution of a sum ``S`` of losses is computed.
+    """The grid cells on which the distribution of a sum of losses is computed.
 
-    The cells are ``first <= S < first + size``, where ``S`` is in grid steps. ``right`` and ``left`` are positive
-    orders of Chernoff's bound for the mass outside the window. Every order gives a sound bound.
+    ``first`` is the first cell. ``right`` and ``left`` are positive orders of Chernoff's bounds for the mass outside.
     """
 
     first: int
     size: int
+    # Every order gives a sound bound.
     right: float
     left: float
 
@@ -154,10 +143,8 @@ class Window:
 class Grid:
     """The discretization of privacy losses with which a run is composed in balls.
 
-    Every choice gives sound bounds, and determines how narrow they are.
-
     Attributes:
-        step: The step of the grid, in nats.
+        step: The spacing of the grid, in nats.
         knots: For each phase the losses, in grid steps, at which its profile is evaluated. They increase and include 0.
         windows: The cells on which the sum of losses is computed, in the remove direction and in the add direction.
     """
@@ -169,9 +156,9 @@ class Grid:
 
 @dataclass(frozen=True)
 class Knot:
-    """Bounds of the privacy profile of a release at a grid point ``t = e^eps``.
+    """Bounds ``low`` and ``high`` of the profile of a release at ``t = e^eps``.
 
-    ``cell`` is the index of the point. The profile lies between ``low`` and ``high``.
+    ``cell`` is the index of ``t`` on a grid.
     """
 
     cell: int
@@ -182,23 +169,25 @@ class Knot:
 
 @dataclass(frozen=True)
 class BallPair:
-    """A pair of distributions ``(P, Q)`` of the privacy loss on a grid.
+    """A discrete pair of distributions that bounds a release from above or from below.
 
-    ``P`` has the ``masses`` at the losses ``cell h``, where ``h`` is the grid step. If ``P`` has the mass ``p`` at the
-    loss ``ln t``, ``Q`` has the mass ``p / t``. A pair from :func:`pair_above` also has the mass ``rest`` at an
-    infinite loss, and dominates the release. The profile of a pair from :func:`pair_below` exceeds the profile of the
-    release by at most ``rest``.
+    Attributes:
+        cells: The privacy losses, in grid steps.
+        masses: The masses of the first distribution at these losses.
+        rest: For a bound from above, the mass at an infinite loss. For a bound from below, the largest amount by which
+            the profile of the pair exceeds the profile of the release.
     """
 
     cells: tuple[int, ...]
+    # The second distribution has the mass p / t where the first one has the mass p at the loss ln t.
     masses: tuple[arb, ...]
     rest: arb
 
 
 def _knot(cell: int, excess: Ends, h: arb) -> Knot:
-    """Return bounds of the privacy profile of a release at ``t = e^(cell h)``.
+    """Return bounds of the profile of a release at ``eps = cell h``.
 
-    ``excess`` has bounds of the profile minus ``max(0, 1 - t)``.
+    ``excess`` has bounds of the profile minus ``max(0, 1 - e^eps)``.
     """
     t = (cell * h).exp()
     plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
@@ -207,9 +196,9 @@ def _knot(cell: int, excess: Ends, h: arb) -> Knot:
 
 
 def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[int, Ends]]:
-    """Return each cell with bounds of the profile of a release minus ``max(0, 1 - t)``.
+    """Return each cell with bounds of the profile of a release minus ``max(0, 1 - e^eps)``.
 
-    ``t`` is ``e^(cell h)``, and the direction is remove.
+    The profile is in the remove direction, at ``eps = cell h``.
     """
     if phase.one_sided:
         return [(cell, phase.excess(cell, h)) for cell in cells]
@@ -219,18 +208,16 @@ def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[in
 
 
 def _reflect(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
-    """Return bounds of the profile in the add direction from those in the remove one.
+    """Return bounds of the profile in the add direction from the remove direction (C1).
 
-    ``excesses`` has bounds of the profile minus ``max(0, 1 - t)`` at ``t = e^(cell h)``, in the remove direction (C1).
+    ``excesses`` has, for each cell, bounds of the profile in the remove direction minus ``max(0, 1 - e^eps)`` at
+    ``eps = cell h``.
     """
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
 
 def pair_above(knots: Sequence[Knot]) -> BallPair:
-    """Return a pair that dominates every release with these bounds on its profile (C29).
-
-    ``knots`` are the bounds (step 1 of C29).
-    """
+    """Return a pair that dominates every release with these bounds on its profile (C29)."""
     # H is convex, so the lower convex hull of (0, 1) and the upper bounds at the knots is above H. Except for rounding,
     # the hull is the profile of a pair. The largest deficit at a corner is added to the mass at infinity.
     falling = accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper())
@@ -247,10 +234,10 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
 
 
 def pair_below(knots: Sequence[Knot]) -> BallPair | None:
-    """Return a pair that every release with a bounded profile nearly dominates (C29).
+    """Return a pair that every release with these bounds on its profile nearly dominates.
 
-    ``knots`` are bounds of the profile of the release. The profile of the pair is at most this profile plus the
-    ``rest`` of the pair (step 2 of C29). The result is None if the lower bounds are not good enough.
+    The profile of the pair exceeds that of the release by at most the pair's ``rest`` (C29). The result is None if the
+    lower bounds are too weak.
     """
     zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
     centred = knots[zero % 2 :]
@@ -271,10 +258,9 @@ Point = tuple[int, arb, arb]  # a cell, its t, and the exact value of a polygon 
 
 
 def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
-    """Return the corners of a polygon below the profile of a release, or None.
+    """Return the corners of a polygon below the profile of a release.
 
-    ``knots`` are bounds of the profile ``H`` at increasing ``t = e^eps``. The result is None if no polygon exceeds
-    ``max(0, 1 - t)`` on both sides of ``t = 1``.
+    The result is None if no polygon exceeds ``max(0, 1 - e^eps)`` on both sides of ``eps = 0``.
     """
     # H is convex. So the line through high at knot i and low at i+1 is below H from i+1 to i+2, and the line through
     # high at i+2 and low at i+1 is below H from i to i+1. A segment connects the ends of both lines at i+2 and i.
@@ -317,12 +303,12 @@ def _lower_hull(points: Sequence[Point]) -> list[Point]:
 
 
 def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tuple[int, ...], tuple[arb, ...]]:
-    """Return the distribution of losses whose profile is a convex polygon.
+    """Return the distribution of privacy losses whose profile is a convex polygon.
 
-    The results are the cells of the corners of ``hull``, and the masses under the first distribution of a pair. A mass
-    is ``t`` times the change of slope at the corner ``t = e^eps``. Left of the first point the polygon is the line to
-    ``(0, 1)``, or ``1 - t`` if ``start``. Right of the last point the polygon is constant.
+    The results are the cells of the corners of ``hull``, and the masses of the losses there. ``start`` states that the
+    profile is ``1 - e^eps`` left of the first corner, instead of the line to the profile 1 at ``e^eps = 0``.
     """
+    # A mass is t times the change of slope at the corner t. The polygon is constant right of the last corner.
     slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]
     slopes += [(b[2] - a[2]) / (b[1] - a[1]) for a, b in pairwise(hull)]
     slopes.append(arb(0))
@@ -336,9 +322,9 @@ def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tup
 def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[Point]) -> list[arb]:
     """Return the privacy profile of a discrete distribution of losses at ``places``.
 
-    The distribution has the masses ``p_j`` at the corners ``t_j`` of the hull. The profile at ``t = e^eps`` is the sum
-    of ``p_j (1 - t / t_j)`` over all ``t_j > t``.
+    The distribution has the ``masses`` at the corners of ``hull``.
     """
+    # sum of p_j (1 - t / t_j) over the corners t_j > t
     values, k, mass, weight = [], len(hull), arb(0), arb(0)
     for cell, t, _ in reversed(places):
         while k > 0 and hull[k - 1][0] > cell:
@@ -355,11 +341,11 @@ def _or_else(value: arb, certain: int) -> arb:
 class RunInBalls:
     """Upper and lower bounds of the delta of a run in ball arithmetic.
 
-    Delta is the larger one of the add and remove directions. The bounds are computed at ``bits``, the working precision
-    at which the object is built.
+    Delta is the larger one of the add and remove directions.
     """
 
     def __init__(self, phases: Sequence[Releases], grid: Grid) -> None:
+        # The bounds hold at the working precision at which the object is built.
         self.grid, self.bits, h = grid, ctx.prec, arb(grid.step)
         excesses = [_excesses_at(phase, cells, h) for phase, cells in zip(phases, grid.knots, strict=True)]
         steps = [phase.steps for phase in phases]
@@ -406,7 +392,7 @@ class RunInBalls:
 
     @property
     def blur(self) -> arb:
-        """A bound of the error of delta that the radii of the composed balls cause."""
+        """A bound of the error of delta from the radii of the balls in the composition."""
         widest = arb(0)
         for distribution in (*self.above, *self.below):
             widest = widest.max(sum((ball.rad() for ball in distribution.distribution), arb(0)))
@@ -427,10 +413,7 @@ class ComposedDistribution:
 
     @property
     def rest(self) -> arb:
-        """A bound of the error of delta from approximating each release (C29, step 3).
-
-        A pair of distributions approximates a release up to its ``rest`` (:class:`BallPair`).
-        """
+        """A bound of the error of delta from the approximation of the releases (C29)."""
         # sum_i T_i m_i prod_i M_i^(T_i), M_i = max(1, mass_i) + m_i
         total_rest, mass_bound = arb(0), arb(1)
         for pair, steps in self.pairs:
@@ -441,7 +424,7 @@ class ComposedDistribution:
     def _chernoff(self, edge: int, x: arb) -> arb:
         """Return Chernoff's bound of the mass of the sum of losses beyond the cell ``edge``.
 
-        "Beyond" means to the right of the cell for an order ``x > 0``, and to the left for ``x < 0``.
+        The tail is the right one for an order ``x > 0``, and the left one for ``x < 0``.
         """
         # prod_i (sum_j p_j e^(x j h))^T_i e^(-x h edge)
         h = arb(self.step)
@@ -452,11 +435,11 @@ class ComposedDistribution:
         return bound.upper()
 
     def gain(self, eps: float, *, above: bool) -> arb:
-        """Return the sum of ``P(S) (1 - e^(eps - S h))_+`` over a window of ``S``.
+        """Return a bound of the contribution of the window to delta at ``eps``.
 
-        ``S`` is the sum of the losses in grid steps of ``h`` nats. The result uses the upper ends of all masses if
-        ``above``, and their lower ends otherwise.
+        The result is an upper bound if ``above``, and a lower bound otherwise.
         """
+        # sum over the window of P(S) (1 - e^(eps - S h))_+, where S is the sum of the losses in grid steps of h nats
         start = max(math.floor(Fraction(eps) / Fraction(self.step)) + 1, self.window.first)
         h, mass, weighted = arb(self.step), arb(0), arb(0)
         # e^(eps - S h) from cell to cell

@@ -1,8 +1,10 @@
 """Enclose the Gaussian delta averaged over a random sensitivity, in ball arithmetic.
 
-The average is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``. It is
-computed by the trapezoidal rule (C21: certificates). :mod:`privproj.distributions.squared_sensitivity` (floats) and
-:mod:`privproj.reference.distributions` (mpmath) compute it independently.
+Let ``h_eps(x)`` be the Gaussian delta at ``x = (sensitivity / noise std)^2``. The random value of ``x`` is
+``X = scale U`` or ``X = scale / U``, where ``U`` has a Beta or gamma distribution. The average ``E[h_eps(X)]`` is
+computed by the trapezoidal rule (C21: certificates). For this rule, ``0 < U <= c`` is mapped to the real line by
+``U = c E/(1 + E)``, where the odds ``E`` are ``e^s`` for real ``s``. :mod:`privproj.distributions.squared_sensitivity`
+(floats) and :mod:`privproj.reference.distributions` (mpmath) compute the average independently.
 """
 
 import math
@@ -23,10 +25,9 @@ WIDEST_STRIP = 1.25  # largest half width of the strip around the line, below pi
 
 
 class BallDistribution(ABC):
-    """The distribution of ``X = scale U`` with ``U ~ Beta(a, b)`` or ``U ~ Gamma(a)``.
+    """The distribution of ``X = scale U`` for a Beta or gamma variable ``U``, in balls.
 
-    If ``inverse``, ``X`` is ``scale / U``. Integrals over ``0 < U <= c`` substitute ``U = c E/(1 + E)``, where the odds
-    ``E`` are ``e^s`` for real ``s``. Arguments and results are balls that contain the exact values.
+    If ``inverse``, ``X`` is ``scale / U``.
     """
 
     a: arb  # first shape of the distribution
@@ -45,35 +46,30 @@ class BallDistribution(ABC):
 
     @abstractmethod
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return the density of ``logit U`` (Beta) or ``ln U`` (Gamma) at ``U = u``.
+        """Return the density of ``ln(U/(1-U))`` (Beta) or ``ln U`` (gamma) where ``U = u``.
 
-        The density is ``u^a (1-u)^b / Beta(a, b)`` for ``U ~ Beta(a, b)``, and ``u^a e^-u / Gamma(a)`` for
-        ``U ~ Gamma(a)``. ``rest`` is ``1 - u``.
+        ``rest`` is ``1 - u``.
         """
 
     @abstractmethod
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``s = ln E`` under the substitution ``U = c E/(1 + E)``.
+        """Return the density of ``ln E`` at ``E = odds``, for the variable ``cut E/(1 + E)``.
 
-        ``odds`` is ``E``, and ``cut`` is ``c``. The density integrates to ``P(U <= c)`` over all real ``s``.
+        The density integrates to ``P(U <= cut)`` for the Beta or gamma variable ``U``.
         """
 
     @abstractmethod
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return an upper bound of a trapezoidal sum of :meth:`density` after a node (C21).
-
-        The sum is over all later nodes, and a term is the density times the step. The nodes are values of ``ln E`` in
-        ``U = cut E/(1 + E)``, and ``odds`` is ``E`` at the node.
-        """
+        """Return an upper bound of the trapezoidal sum of :meth:`density` above ``odds`` (C21)."""
 
     @abstractmethod
     def tail(self, u: arb) -> arb:
         """Return a ball that contains ``P(U > u)`` for the Beta or Gamma variable ``U``."""
 
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
-        """Return a truncation point ``c`` of ``U`` and a ball around ``E[h_eps(X); U > c]``.
+        """Return a truncation point of ``U``, and a ball around the mean delta beyond it.
 
-        ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``, and ``X`` is a function of ``U``.
+        The mean is that of the Gaussian delta over the random sensitivity, which is a function of ``U``.
         """
         if self.inverse:
             cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
@@ -86,11 +82,7 @@ class BallDistribution(ABC):
         return cut, self.tail(cut) * gaussian.delta(eps, (self.scale * cut).sqrt()).union(arb(1))
 
     def below(self, odds: arb, cut: arb) -> arb:
-        """Return an upper bound of a trapezoidal sum of :meth:`density` before a node (C21).
-
-        The sum is over all earlier nodes, and a term is the density times the step. The nodes are values of ``ln E`` in
-        ``U = cut E/(1 + E)``, and ``odds`` is ``E`` at the node.
-        """
+        """Return an upper bound of the trapezoidal sum of :meth:`density` below ``odds`` (C21)."""
         # (c E)^a / (a Beta(a, b)), or with Gamma(a)
         return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a
 
@@ -103,11 +95,10 @@ class BallDistribution(ABC):
         return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
 
     def expected_delta(self, eps: arb, cut: arb | None = None, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
-        """Return a ball that contains ``E[h_eps(X); U <= cut]`` (C4: random sensitivity).
+        """Return a ball around the Gaussian delta averaged over the random sensitivity (C4).
 
-        ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``. Without a cut, the expectation is
-        over all ``U``. ``goal`` is the desired relative accuracy, in bits, of the expectation plus ``addend``, which is
-        not guaranteed.
+        If a ``cut`` is given, the average is restricted to ``U <= cut``. ``goal`` is the desired relative accuracy, in
+        bits, of the average plus ``addend``. This accuracy is not guaranteed.
         """
         if cut is None:
             cut, beyond = self.last_cut(eps)
@@ -115,10 +106,7 @@ class BallDistribution(ABC):
         return self.line(eps, cut).integral(addend, goal)
 
     def line(self, eps: arb, c: arb) -> Line:
-        """Return the integrand of ``E[h_eps(X); U <= c]`` as a function on the real line.
-
-        ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``.
-        """
+        """Return the integrand of the average Gaussian delta for a variable ``U <= c``."""
         size = self.scale / c if self.inverse else self.scale * c
         highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
 
@@ -147,10 +135,10 @@ class BallDistribution(ABC):
 
 
 def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
-    """Return ``ln`` of an upper bound of ``sqrt(C) |h_eps(x)|`` at complex ``x`` (C21).
+    """Return the log of an upper bound of ``sqrt(cosine) |h_eps(x)|`` at complex ``x`` (C21).
 
     ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``. The bound holds if ``|x| <= size`` and
-    the complex argument of ``x`` is at most ``arccos C``, where ``C`` is ``cosine``.
+    ``cos(arg x) >= cosine``.
     """
     if size <= 2 * eps * cosine:
         # -(eps/mu - mu/2)^2/2
@@ -162,10 +150,7 @@ def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
 
 
 class BallBetaDistribution(BallDistribution):
-    """The distribution of ``X = scale U`` with ``U ~ Beta(a, b)``.
-
-    :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity` is the same distribution in floats.
-    """
+    """The distribution of ``X = scale U`` with ``U ~ Beta(a, b)``."""
 
     def __init__(self, a: arb, b: arb, scale: arb) -> None:
         self.a, self.b, self.scale = a, b, scale
@@ -173,25 +158,24 @@ class BallBetaDistribution(BallDistribution):
         self.mean, self.supremum, self.steepness = scale * a / (a + b), scale, a.min(b.max(2 - b))
 
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return ``u^a (1 - u)^b / Beta(a, b)``, the density of ``ln(U/(1-U))`` at ``u``."""
+        """Return the density of ``ln(U/(1-U))`` where ``U = u``, for ``U ~ Beta(a, b)``.
+
+        ``rest`` is ``1 - u``.
+        """
+        # u^a (1 - u)^b / Beta(a, b)
         return (self.a * u.log() + self.b * rest.log() - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``s = ln E`` under the substitution ``U = c E/(1 + E)``.
-
-        ``odds`` is ``E``, and ``cut`` is ``c``. At ``u = c E/(1 + E)``, the density is ``k(u) / (1 + (1-c) E)``, where
-        ``k`` is :meth:`weight`.
-        """
+        """Return the density of ``ln E`` at ``E = odds``, for a Beta variable ``cut E/(1 + E)``."""
+        # k(u) / (1 + (1-c) E) at u = c E/(1 + E), where k is the weight;
         # 1 - u = (1 + (1-c) E)/(1 + E)
         lifted = 1 + (1 - cut) * odds
         return self.weight(cut * odds / (1 + odds), lifted / (1 + odds)) / lifted
 
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return an upper bound of a trapezoidal sum of :meth:`density` after a node (C21).
-
-        At a node with the odds ``E``, the bound is ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))``. Here ``c`` is ``cut``,
-        ``u = c E/(1 + E)`` and ``m = min(b, 1)``.
-        """
+        """Return an upper bound of the trapezoidal sum of :meth:`density` above ``odds`` (C21)."""
+        # The sum over all later nodes of the density times the step is at most c^a (1-u)^(b-m) E^-m / (m Beta(a, b)),
+        # where u = c E/(1 + E) and m = min(b, 1).
         least, rest = self.b.min(arb(1)), (1 + (1 - cut) * odds) / (1 + odds)
         return (self.a * cut.log() + (self.b - least) * rest.log() - least * odds.log() - self.log_norm).exp() / least
 
@@ -213,11 +197,7 @@ class BallBetaDistribution(BallDistribution):
 
 
 class BallGammaDistribution(BallDistribution):
-    """The distribution of ``X = scale U`` or ``scale / U`` with ``U ~ Gamma(a)``.
-
-    :class:`privproj.distributions.squared_sensitivity.BetaGammaSensitivity` and, for ``scale / U``,
-    :class:`privproj.contrib.jl_clip.exact.InverseGamma` are the same distributions in floats.
-    """
+    """The distribution of ``X = scale U`` or ``scale / U`` with ``U ~ Gamma(a)``."""
 
     def __init__(self, a: arb, scale: arb, inverse: bool = False) -> None:
         self.a, self.scale, self.inverse, self.log_norm = a, scale, inverse, a.lgamma()
@@ -226,23 +206,19 @@ class BallGammaDistribution(BallDistribution):
         self.mean = scale * a if not inverse else scale / (a - 1) if a > 1 else arb("inf")
 
     def weight(self, u: arb, rest: arb) -> arb:
-        """Return ``u^a e^-u / Gamma(a)``, the density of ``ln U`` at ``u``, for ``U ~ Gamma(a)``."""
+        """Return the density of ``ln U`` where ``U = u``, for ``U ~ Gamma(a)``."""
+        # u^a e^-u / Gamma(a)
         return (self.a * u.log() - u - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``s = ln E`` under the substitution ``U = c E/(1 + E)``.
-
-        ``odds`` is ``E``, and ``cut`` is ``c``. At ``u = c E/(1 + E)``, the density is ``k(u) / (1 + E)``, where ``k``
-        is :meth:`weight`.
-        """
+        """Return the density of ``ln E`` at ``E = odds``, for a gamma variable ``cut E/(1 + E)``."""
+        # k(u) / (1 + E) at u = c E/(1 + E), where k is the weight
         return self.weight(cut * odds / (1 + odds), arb(0)) / (1 + odds)
 
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return an upper bound of a trapezoidal sum of :meth:`density` after a node (C21).
-
-        At a node with the odds ``E``, the bound is ``c^a e^-u / (E Gamma(a))``. Here ``c`` is ``cut``, and ``u`` is
-        ``c E/(1 + E)``.
-        """
+        """Return an upper bound of the trapezoidal sum of :meth:`density` above ``odds`` (C21)."""
+        # The sum over all later nodes of the density times the step is at most c^a e^-u / (E Gamma(a)), where u = c
+        # E/(1 + E).
         return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
 
     def tail(self, u: arb) -> arb:

@@ -33,8 +33,7 @@ def lower(k: arb, z: arb) -> arb:
 def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
     """Return a ball that contains the series ``1 + r_0 + r_0 r_1 + ...``.
 
-    The ratios ``r_n`` are positive and converge monotonically to ``limit``. So the ratios after ``r_n`` are at most
-    ``max(r_n, limit)``, and a geometric series bounds the remainder.
+    The ratios ``r_n = ratio(n)`` must be positive and converge monotonically to ``limit``.
 
     Raises:
         PrecisionError: The series does not converge within :data:`MOST_TERMS` terms.
@@ -46,6 +45,7 @@ def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
         term = term * last
         total = total + term
         if n % 16 == 0 and term < least * total:
+            # The later ratios are at most max(r_n, limit), so a geometric series bounds the remainder.
             most = last.max(limit)
             if not most < 1:
                 break
@@ -56,7 +56,7 @@ def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
 def lower_beta(a: arb, b: arb, u: arb) -> arb:
     """Return a ball that contains ``P(B <= u)`` for ``B ~ Beta(a, b)``.
 
-    ``u`` is between 0 and 1. The shapes ``a`` and ``b`` may be large.
+    ``u`` must be between 0 and 1. The shapes ``a`` and ``b`` may be large.
     """
     if u * (a + b) > a:
         return 1 - lower_beta(b, a, 1 - u)
@@ -71,11 +71,7 @@ def upper(k: arb, z: arb) -> arb:
 
 
 class NearbyValues:
-    """Balls of the distribution function of ``Gamma(k)`` at many points, for one ``k``.
-
-    The balls come from cached Taylor series. Far from ``k``, and for small ``k``, :func:`lower` and :func:`upper` are
-    used instead.
-    """
+    """The distribution function of ``Gamma(k)`` in balls, fast at many points for one ``k``."""
 
     def __init__(self, k: arb) -> None:
         # Distance of the expansion points is 1/8 standard deviation.
@@ -95,11 +91,12 @@ class NearbyValues:
         return upper(self.k, z) if near is None else near[0].above - near[1]
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
-        """Return the nearest expansion point, and the increase of ``P`` from it to ``z``.
+        """Return the nearest Taylor expansion, and the probability from its center to ``z``.
 
-        ``P`` is the distribution function of ``Gamma(k)``. The result is None if the Taylor series is not accurate
-        enough, for example for small ``k`` or for ``z`` far from ``k``.
+        The expansion is that of the distribution function of ``Gamma(k)``. The result is None if it is not accurate
+        enough.
         """
+        # Far from k, and for small k, no Taylor series is used.
         place = float(z.mid())
         if self.shape < LEAST_SHAPE or not abs(place - self.shape) < self.farthest:
             return None
@@ -113,9 +110,9 @@ class NearbyValues:
         return (point, point.series(y)) if abs(y) <= point.reach else None
 
     def _expand(self, point: arb) -> "_Point | None":
-        """Return the Taylor expansion of the distribution function of ``Gamma(k)``.
+        """Return the Taylor expansion of the distribution function of ``Gamma(k)`` at a point.
 
-        ``point`` is the expansion point. The result is None if the remainder is too large.
+        The result is None if the remainder is too large.
         """
         # G = dP/dy at z = point (1 + y): G = G_0 (1+y)^(k-1) e^(-point y)
         # n G_n = (k - point - n) G_(n-1) - point G_(n-2)
@@ -163,6 +160,7 @@ class _Point(NamedTuple):
 def chernoff_bound(k: arb, y: arb) -> arb:
     """Return Chernoff's bound of the tail of ``Gamma(k)`` beyond ``y``.
 
-    The bound is ``e^-(y - k - k ln(y/k))``. It bounds the upper tail if ``y > k``, and the lower tail if ``y < k``.
+    The tail is the upper one if ``y > k``, and the lower one if ``y < k``.
     """
+    # e^-(y - k - k ln(y/k))
     return (k + k * (y / k).log() - y).exp() if y > 0 else arb(0)

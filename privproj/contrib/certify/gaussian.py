@@ -1,9 +1,4 @@
-"""Enclose the privacy profile of the Gaussian mechanism in ball arithmetic.
-
-Claim C3 (the Gaussian profile) of docs/proofs.md proves the formulas. :mod:`privproj.numerics.special` and
-:mod:`privproj.distributions.squared_sensitivity` have the same functions in floats. :mod:`privproj.reference.special`
-and :mod:`privproj.reference.distributions` have them in mpmath.
-"""
+"""Enclose the privacy profile of the Gaussian mechanism in ball arithmetic (C3)."""
 
 from flint import arb
 
@@ -11,9 +6,9 @@ from flint import arb
 def delta(eps: arb, mu: arb) -> arb:
     """Return a ball that contains the delta of the Gaussian mechanism at ``eps`` (C3).
 
-    ``mu`` is the sensitivity over the noise standard deviation. The delta is
-    ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``.
+    ``mu`` is the sensitivity over the noise standard deviation.
     """
+    # Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)
     u = eps / mu - mu / 2
     half = arb(2).rsqrt()
     # Phi(-u) - e^eps Phi(-u - mu), u = eps/mu - mu/2, and Phi(-x) = erfc(x/sqrt 2)/2
@@ -23,9 +18,9 @@ def delta(eps: arb, mu: arb) -> arb:
 def two_sided(eps: arb, mu: arb) -> arb:
     """Return a ball around ``P(|L| > eps)`` for the Gaussian privacy loss ``L`` (C3).
 
-    ``mu`` is the sensitivity over the noise standard deviation. The probability is
-    ``Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``.
+    ``mu`` is the sensitivity over the noise standard deviation.
     """
+    # Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)
     half = arb(2).rsqrt()
     return (((eps / mu - mu / 2) * half).erfc() + ((eps / mu + mu / 2) * half).erfc()) / 2
 
@@ -44,8 +39,7 @@ def slope(eps: arb, x: arb) -> arb:
 def inflection(eps: arb) -> arb:
     """Return a ball around the inflection point of the Gaussian delta in ``x`` (C3).
 
-    ``x`` is (sensitivity / noise standard deviation)^2. The delta is concave in ``x`` above the inflection point
-    ``2 (sqrt(1 + eps^2) - 1)``.
+    ``x`` is (sensitivity / noise standard deviation)^2. The delta is concave in ``x`` above the inflection point.
     """
     # 2 (sqrt(1 + eps^2) - 1), without cancellation
     return 2 * eps * eps / (1 + (1 + eps * eps).sqrt())

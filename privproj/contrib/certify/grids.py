@@ -1,8 +1,8 @@
 """Choose the grids with which certificates compose runs, in floating point.
 
-Every grid is sound, and a good grid gives a narrow enclosure. Cell ``j`` of a grid is the loss ``j step``. The knots
-are the cells at which profiles are evaluated. The window has the cells on which the distribution of the sum of losses
-is computed. :class:`privproj.contrib.certify.composition.Grid` has these parameters.
+Every grid is sound, and a good grid gives a narrow enclosure. The point ``j step`` of a grid of privacy losses is
+called the cell ``j``. The knots are the cells at which profiles are evaluated. The window has the cells on which the
+distribution of the sum of losses is computed.
 """
 
 import math
@@ -39,10 +39,9 @@ FloatPairs = list[tuple[DominatingPair, int]]  # the dominating pair of each pha
 def propose_grid(
     phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fineness: float = 1.0, most_knots: float = math.inf
 ) -> Grid:
-    """Return a discretization of the losses of a run that is tight near ``e^log_delta``.
+    """Return a grid of privacy losses that is tight near the delta ``e^log_delta``.
 
-    ``e^log_delta`` is a delta. ``phases`` has the profile and the run of each phase, and ``fineness`` multiplies the
-    number of cells per standard deviation.
+    ``phases`` has the profile and the run of each phase. ``fineness`` multiplies the number of grid points.
 
     Raises:
         PrecisionError: Profiles would be evaluated at more than ``most_knots`` points.
@@ -95,9 +94,8 @@ def _place_knots(
 ) -> Cells:
     """Return the cells of a loss grid at which the profile of a phase is evaluated.
 
-    ``largest`` are the smallest and the largest loss, if losses are bounded. ``step`` is the step of the grid, and
-    ``log_share`` is the log of delta over the number of releases. The cells are symmetric if both directions are equal
-    (not ``one_sided``).
+    ``largest`` has the smallest and the largest loss, or nothing if losses are unbounded. ``log_share`` is the log of
+    delta over the number of releases.
     """
     # Up to 96 knots per standard deviation of the loss, fewer beyond the core (CoarseDescription.knots)
     cells = _thin_tails(shape.knots(step, fineness * 96.0), shape, step, log_share)
@@ -112,9 +110,9 @@ def _place_knots(
 
 
 def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: float) -> Cells:
-    """Return the cells of a loss grid with fewer of them in the tails.
+    """Remove cells of a loss grid in the tails of the loss distribution.
 
-    In a tail, the profile at ``t = e^loss`` minus ``max(0, 1 - t)`` is small relative to ``e^log_share``.
+    ``log_share`` is the log of delta over the number of releases.
     """
     # A chord over s decay lengths is about E s^2/8 too high. In the other direction the excess is E(t)/t.
     losses = cells * step
@@ -132,7 +130,7 @@ def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: 
 def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
     """Return grid cells that contain the sum of the losses, except for small tails.
 
-    The sum lies beyond each end of the window with probability about ``e^log_mass``.
+    Each tail has a probability of about ``e^log_mass``.
     """
     (end, right), (start, left) = (_edge(pairs, step, log_mass, side) for side in (1, -1))
     size = 1 << max(4, (end - start).bit_length())
@@ -142,8 +140,7 @@ def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
 def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
     """Return a cell beyond which the sum of losses has probability ``e^log_mass``.
 
-    The tail is the upper one for ``side = 1``, and the lower one for ``side = -1``. The probability is Chernoff's
-    bound, and the second result is its best order.
+    ``side`` is 1 for the upper tail, and -1 for the lower one. The second result is the best order of Chernoff's bound.
     """
     # The pair in balls may end a few cells further out, which a large order would amplify. So the order times the step
     # of the grid is bounded.
@@ -158,8 +155,8 @@ def chernoff_edge(
 ) -> tuple[float, float]:
     """Return the value that a sum exceeds with probability at most ``e^log_mass``.
 
-    The second result is the best order of Chernoff's bound. The terms of the sum are independent. ``dists`` has the
-    values, the masses and the number of copies of each term.
+    ``dists`` has the values, the masses and the number of copies of each independent term. The second result is the
+    best order of Chernoff's bound.
     """
     # min over x of (sum_i T_i ln sum_j p_j e^(x w_j) - ln mass) / x
     moments = np.zeros(len(orders))

@@ -26,8 +26,7 @@ OfOdds = Callable[[arb], arb]  # a function of the odds ``E = e^s`` at a point `
 class Line(NamedTuple):
     """An integrand ``F(s)`` over the real line, as a function of the odds ``E = e^s``.
 
-    ``F`` is non-negative on the line and analytic in a strip around it. Arguments and results are balls that contain
-    the exact values.
+    The integrand must be non-negative on the line and analytic in a strip around it.
     """
 
     value: OfOdds  # F
@@ -44,7 +43,8 @@ class Line(NamedTuple):
     def integral(self, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
         """Return a ball that contains the integral of the integrand over the real line.
 
-        ``goal`` is the desired relative accuracy, in bits, of the integral plus ``addend``, which is not guaranteed.
+        ``goal`` is the desired relative accuracy, in bits, of the integral plus ``addend``. This accuracy is not
+        guaranteed.
         """
         nats = FIRST_NATS
         while True:
@@ -59,7 +59,7 @@ class Line(NamedTuple):
     def sum_nodes(self, nats: float) -> tuple[arb, arb]:
         """Return the trapezoidal sum of the integrand, and a bound of its error (C21).
 
-        The error is about ``e^-nats`` times ``highest``, the scale of the integrand.
+        The error is about ``e^-nats`` relative to the scale ``highest`` of the integrand.
         """
         angle, most = self.strip(nats)
         floor = log_of_upper_end(self.highest) - nats

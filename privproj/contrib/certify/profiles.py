@@ -1,11 +1,8 @@
-"""Enclose the privacy profiles of single releases in ball arithmetic.
+"""Enclose the privacy profiles of single releases in ball arithmetic (C21).
 
-There is one class for each bound (C21: certificates). ``z`` is the noise multiplier, ``mu = 1/z``, and ``h_eps(x)`` is
-the Gaussian delta at ``x = (sensitivity / noise std)^2``.
-
-A bound may have free parameters, whose values are called a witness. Every admissible witness proves a bound, so it is
-chosen in floating point, and again when a certificate is checked. The same formulas are in floats in
-:mod:`privproj.mechanisms.registry`, and in mpmath in :mod:`privproj.reference`.
+There is one class for each bound. ``z`` is the noise multiplier, ``mu = 1/z``, and ``h_eps(x)`` is the Gaussian delta
+at ``x = (sensitivity / noise std)^2``. A bound may have free parameters, whose values are called a witness. Every
+admissible witness proves a bound, so it is chosen in floating point, and again when a certificate is checked.
 """
 
 import math
@@ -28,17 +25,13 @@ EVALUATION_BITS = 128  # bits of working precision of these means in a run
 class BallProfile:
     """The privacy profile ``delta(eps)`` of a bound in ball arithmetic.
 
-    Values are computed at the current working precision. A subclass guarantees that :meth:`delta` contains the exact
-    bound for all admissible values of its free parameters. By default there are no free parameters.
+    A subclass guarantees that :meth:`delta` contains the exact bound for all admissible values of its free parameters.
     """
 
     effort: int = 1  # cost of an evaluation, relative to a profile in closed form
 
     def witness(self, eps: float) -> Witness:
-        """Return near-optimal values of the bound's free parameters at an epsilon.
-
-        The result is empty if there are none.
-        """
+        """Return near-optimal values of the bound's free parameters at an epsilon."""
         return {}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
@@ -51,42 +44,37 @@ class BallProfile:
     def ends(self, eps: arb) -> tuple[arb, arb]:
         """Return a lower and an upper bound of the privacy profile at ``eps``.
 
-        The composition of a run needs both (C29: a whole run in balls). An unknown lower bound is 0.
+        An unknown lower bound is 0.
         """
         ball = self.delta(eps, {})
         return ball.lower(), ball.upper()
 
 
 class BallGaussianProfile(BallProfile):
-    """The privacy profile of ``T = steps`` Gaussian releases (C3: the Gaussian profile).
-
-    The profile is ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, where ``z`` is
-    the noise multiplier.
-    """
+    """The privacy profile of ``steps`` Gaussian releases (C3: the Gaussian profile)."""
 
     def __init__(self, noise_multiplier: float, steps: int = 1) -> None:
         self.noise, self.steps = noise_multiplier, steps
 
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return a ball around the profile at ``eps``; ``witness`` is empty."""
+        # The profile of one release at mu = sqrt(T)/z
         return gaussian.delta(eps, arb(self.steps).sqrt() / arb(self.noise))
 
 
 class BallBetaTail(BallProfile):
-    """The Beta-tail bound on the delta of M2 (C16: good events).
+    """The Beta-tail bound on the delta of M2, for a difference of rank ``k`` (C16).
 
-    The bound is ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``d`` is the dimension, ``r``
-    the rank of the projection, ``k`` the rank of the difference between neighboring sums, and ``mu`` one over the noise
-    multiplier. If ``sharp``, ``G(eps; m)`` is the Gaussian delta at sensitivity over noise ``m``, and otherwise
-    ``P(|L| > eps)`` for the Gaussian loss ``L``. The free parameter ``tau`` in (0, 1] limits the fraction of the
-    squared norm that the projection keeps.
+    The free parameter ``tau`` limits the fraction of the squared norm of the difference that the projection keeps. The
+    Gaussian term of the bound is the Gaussian delta if ``sharp``, and otherwise ``P(|L| > eps)`` for the privacy loss
+    ``L``.
     """
 
     def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
         self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
 
     def witness(self, eps: float) -> Witness:
-        """Return the ``tau`` of the smallest bound, computed in floating point."""
+        """Return the ``tau`` in (0, 1] of the smallest bound, computed in floating point."""
         from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_delta
 
         if self.dim == self.rank or (eps == 0.0 and not self.sharp):
@@ -111,15 +99,12 @@ class BallBetaTail(BallProfile):
 
 
 class BallMean(BallProfile):
-    """A privacy profile that is computed as an integral.
-
-    In a run, the integral is computed to fewer bits than for a single release.
-    """
+    """A privacy profile that is computed as an integral."""
 
     def mean(self, eps: arb, goal: int) -> arb:
         """Return a ball that contains the profile at ``eps``.
 
-        The ball is accurate to ``goal`` bits if the working precision allows it.
+        ``goal`` is the desired accuracy in bits, which is not guaranteed.
         """
         raise NotImplementedError
 
@@ -128,7 +113,8 @@ class BallMean(BallProfile):
         return self.mean(eps, GOAL_BITS)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return a lower and an upper bound of the privacy profile at ``eps``, for a run."""
+        """Return a lower and an upper bound of the privacy profile at ``eps``."""
+        # A run needs fewer bits than a single release.
         with ctx.workprec(EVALUATION_BITS):
             ball = self.mean(eps, BITS_OF_MEANS)
             return ball.lower(), ball.upper()
@@ -137,20 +123,15 @@ class BallMean(BallProfile):
 class BallRandomSensitivity(BallMean):
     """The privacy profile for a difference of rank one between neighboring sums (C4).
 
-    The profile is ``E[h_eps(X)]``, where ``h_eps(x)`` is the Gaussian delta at ``x = (sensitivity / noise std)^2``.
-    ``shape`` is ``(d, r)`` for M2, whose ``X`` has a Beta distribution. It is the rank ``r`` for a public sketch, whose
-    ``X`` has a Gamma distribution.
+    ``shape`` is the pair of dimension and rank for M2, and the rank for a public sketch.
     """
 
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
         self.shape, self.noise = shape, noise_multiplier
 
     def distribution(self) -> BallDistribution:
-        """Return the distribution of ``X``, the random (sensitivity / noise std)^2 (C7).
-
-        ``X`` is ``mu^2 Beta(r/2, (d-r)/2)`` for M2 with dimension ``d`` and rank ``r``, and ``mu^2 chi2_r / r`` for a
-        public sketch. ``mu`` is one over the noise multiplier.
-        """
+        """Return the distribution of the random (sensitivity / noise std)^2 (C7)."""
+        # mu^2 chi2_r / r for a public sketch, and mu^2 Beta(r/2, (d-r)/2) for M2
         scale = 1 / arb(self.noise) ** 2
         if isinstance(self.shape, int):
             return BallGammaDistribution(arb(self.shape) / 2, 2 * scale / self.shape)
@@ -159,22 +140,21 @@ class BallRandomSensitivity(BallMean):
 
     def mean(self, eps: arb, goal: int) -> arb:
         """Return a ball around the Gaussian delta averaged over the random sensitivity."""
+        # E[h_eps(X)], where X is the random (sensitivity / noise std)^2
         return self.distribution().expected_delta(eps, goal=goal)
 
 
 class BallAnyRank(BallRandomSensitivity):
     """The bound on delta for a difference of any rank between neighboring sums (C5).
 
-    The bound is ``E[g_p(X)]``, where ``X`` is the random (sensitivity / noise std)^2. ``h_eps(x)`` is the Gaussian
-    delta at ``x``, and its tangent at ``p`` crosses ``h_eps`` at a smaller point. ``g_p`` equals ``h_eps`` below the
-    crossing, and the tangent above it. The free parameter ``p`` must be at least the inflection point of ``h_eps``. If
-    ``h_eps`` is convex on the whole range of ``X``, there is no free parameter.
+    The free parameter is the point at which a tangent touches the Gaussian delta, as a function of
+    ``x = (sensitivity / noise std)^2``. The point must be at least the inflection point of this function.
     """
 
     def witness(self, eps: float) -> Witness:
         """Return the tangent point of the smallest bound, computed in floating point.
 
-        The result is empty if the Gaussian delta is convex on the whole range of the squared sensitivity.
+        The result is empty if a difference of rank one is the worst case.
         """
         from privproj.distributions.beta_gamma_kernels import inflection
         from privproj.distributions.mixture_profile import best_tangent
@@ -195,7 +175,7 @@ class BallAnyRank(BallRandomSensitivity):
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return a ball that contains the bound at the tangent point in ``witness``.
 
-        If ``witness`` is empty, the bound is the profile for a difference of rank one, which must be the worst case.
+        If ``witness`` is empty, a difference of rank one must be the worst case.
 
         Raises:
             PrecisionError: The tangent point is not admissible.
@@ -205,7 +185,7 @@ class BallAnyRank(BallRandomSensitivity):
         return self._enclose(eps, arb(witness["tangent"]))[1] if witness else super().delta(eps, witness)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return a lower and an upper bound of the minimum over all tangent points."""
+        """Return a lower and an upper bound of the any-rank bound at its best tangent point."""
         if self._is_convex(eps):
             return super().ends(eps)
         with ctx.workprec(EVALUATION_BITS):
@@ -214,9 +194,9 @@ class BallAnyRank(BallRandomSensitivity):
             return lower.lower(), upper.upper()
 
     def _is_convex(self, eps: arb) -> bool:
-        """Return whether the Gaussian delta is convex on the whole range of ``X``.
+        """Return whether the Gaussian delta is convex on the range of squared sensitivities.
 
-        ``X`` is the random (sensitivity / noise std)^2. If so, a difference of rank one is the worst case.
+        If so, a difference of rank one is the worst case.
         """
         most = self.distribution().supremum
         return most is not None and bool(most <= gaussian.inflection(eps))
@@ -224,19 +204,18 @@ class BallAnyRank(BallRandomSensitivity):
     def _enclose(self, eps: arb, p: arb, goal: int = GOAL_BITS) -> tuple[arb, arb]:
         """Return balls around a lower and an upper bound of the any-rank bound (C5).
 
-        The any-rank bound is the minimum of ``E[g_p(X)]`` over all ``p``. ``X`` is the random (sensitivity / noise
-        std)^2, ``h_eps(x)`` is the Gaussian delta at ``x``, and its tangent at ``p`` crosses ``h_eps`` at ``c`` (0 if
-        there is no crossing). ``g_p`` is ``h_eps`` up to ``c``, and the tangent beyond. The upper bound is
-        ``E[g_p(X)]`` at this ``p``. The lower bound is ``E[h_eps(X); X <= c] + P(X > c) h_eps(E[X | X > c])``.
+        The any-rank bound is a minimum over tangent points, and ``p`` is one of these points.
 
         Raises:
-            PrecisionError: ``p`` may be below the inflection point of ``h_eps``.
+            PrecisionError: ``p`` may be below the inflection point of the Gaussian delta.
         """
         distribution, least = self.distribution(), gaussian.inflection(eps)
         if not p >= least:
             raise PrecisionError(
                 f"the tangent point must be at least {float(least):.6g}, the inflection point, got {float(p):.6g}"
             )
+        # The any-rank bound is the minimum of E[g_p(X)] over p. The tangent l_p of h at p crosses h at c (0 if there is
+        # no crossing), and g_p is h up to c and l_p beyond.
         # h(p) and h'(p). If the tangent is not negative at 0, it lies above h everywhere, and E l_p(X) is the bound.
         height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
         if height >= slope * p:
@@ -251,9 +230,9 @@ class BallAnyRank(BallRandomSensitivity):
 
 
 def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
-    """Return a ball around the point where the Gaussian delta crosses its tangent.
+    """Return a ball around the point where the Gaussian delta crosses its tangent at ``p``.
 
-    The Gaussian delta is a function of ``x = (sensitivity / noise std)^2``. The tangent touches it at ``x = p``.
+    The Gaussian delta is a function of ``x = (sensitivity / noise std)^2``.
     """
     height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
 
@@ -277,27 +256,22 @@ def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
 
 
 class BallLaplaceProfile(BallProfile):
-    """The privacy profile of one release of the Laplace mechanism.
-
-    The profile is ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu``, and 0 otherwise. ``mu`` is one over the noise
-    multiplier.
-    """
+    """The privacy profile of one release of the Laplace mechanism."""
 
     def __init__(self, noise_multiplier: float) -> None:
         self.noise = noise_multiplier
 
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return a ball around the profile at ``eps``; ``witness`` is empty."""
+        # 1 - e^((eps - mu)/2) for eps < mu, and 0 otherwise
         return (-((eps - 1 / arb(self.noise)) / 2).expm1()).max(arb(0))
 
 
 class BallSecretSketch(BallProfile):
     """The exact privacy profile of a secret sketch for a difference of rank one (C14).
 
-    The profile is the larger one of ``F(w) - e^eps F(w/(1+nu))`` and ``(1-F)(w') - e^eps (1-F)(w' (1+nu))``, one for
-    each direction. ``F`` is the distribution function of ``chi2_r`` with ``r = rank``, ``nu`` is ``1/gamma_ratio``,
-    ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu`` and ``w' = (r ln(1+nu) + 2 eps)/nu``. ``gamma_ratio`` is the smallest variance
-    of the sketch over the largest change of the variance between neighboring datasets.
+    ``gamma_ratio`` is the smallest variance of the sketch over the largest change of the variance between neighboring
+    datasets.
     """
 
     def __init__(self, rank: int, gamma_ratio: float) -> None:
@@ -305,6 +279,7 @@ class BallSecretSketch(BallProfile):
 
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return a ball around the larger delta of both directions; ``witness`` is empty."""
+        # One term for each direction: F is the distribution function of chi2_r, r the rank, and nu = 1/gamma_ratio.
         nu, half = 1 / arb(self.gamma_ratio), arb(self.rank) / 2
         log_size, growth = self.rank * (1 + nu).log(), eps.exp()
         # F(w) - e^eps F(w/(1+nu)), w = (r ln(1+nu) - 2 eps)(1+nu)/nu (C14)

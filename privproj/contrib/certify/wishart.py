@@ -1,19 +1,16 @@
-"""Enclose the exact profile of the vector Wishart mechanism in balls.
+"""Enclose the exact profile of the vector Wishart mechanism in balls (C9, C10).
 
-The norms of neighboring vectors must be equal. :mod:`privproj.distributions.wishart_loss` has the same profile in
-floats, :mod:`privproj.reference.wishart` in mpmath.
-
-The output is ``Y``, and the neighboring unit vectors are ``v`` and ``v'``. ``d`` is the dimension, ``r`` the rank,
-``m = 1 - rho`` the misalignment with ``rho = v . v'``, and ``A = (v' . Y) / (v . Y)``. ``P`` and ``Q`` are the
-regularized incomplete gamma functions, and ``c_r = Gamma((r+1)/2) / (Gamma(r/2) sqrt(pi))``. With ``A = e^-+x``,
-``E = e^x - 1`` and ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2``,
+The release ``Y`` is a unit vector times a Wishart matrix in ``d`` dimensions with ``r`` degrees of freedom. ``v`` and
+``v'`` are neighboring unit vectors, ``rho = v . v'`` is their cosine, and ``m = 1 - rho`` is their misalignment. Delta
+at ``eps`` is an integral over the ratio ``A = (v' . Y) / (v . Y)``, written in ``x = |ln A|`` and ``E = e^x - 1``:
 
     delta = P(A <= 0) + K int_0^inf (2m + 2m E + E^2)^-(r+1)/2 [(1 + E)^(r-1) g_-(x) + g_+(x)] dE
     g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x),   U2 = (a x + eps)/(e^x - 1);    1 - e^(eps - (r-1)x) if U2 <= 0
     g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x),  U1 = (a x - eps)/(1 - e^-x);   0 if U1 <= 0
 
-with ``K = c_r (1 - rho^2)^(r/2)``. Both ``g_-`` and ``g_+`` increase from 0 to at most 1. Claims C9 and C10 (the vector
-Wishart mechanism) of docs/proofs.md prove these formulas.
+``g_-`` belongs to ``A < 1`` and ``g_+`` to ``A > 1``; both increase from 0 to at most 1. ``P`` and ``Q`` are the
+regularized incomplete gamma functions. The constants are ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2`` and
+``K = (1 - rho^2)^(r/2) Gamma((r+1)/2) / (Gamma(r/2) sqrt(pi))``.
 """
 
 import math
@@ -28,11 +25,7 @@ from privproj.contrib.certify.profiles import BallMean
 
 
 class BallWishartProfile(BallMean):
-    """The profile of the vector Wishart mechanism for vectors of equal norm (C9).
-
-    The profile is ``delta(eps) = E[max(0, 1 - e^(eps - L))]``, where ``L`` is the privacy loss at the largest
-    misalignment.
-    """
+    """The profile of the vector Wishart mechanism for vectors of equal norm (C9)."""
 
     effort: int = 8
 
@@ -46,10 +39,9 @@ class BallWishartProfile(BallMean):
 
 
 class _RatioPair:
-    """The delta of the vector Wishart mechanism for two unit vectors (C9, C10).
+    """The delta of the vector Wishart mechanism for two unit vectors, in balls (C9, C10).
 
-    Delta is an integral over the ratio ``A = (v' . Y) / (v . Y)``, where ``Y`` is the output, and ``v`` and ``v'`` are
-    the vectors. All results are balls.
+    Delta is an integral over the ratio of the inner products of the release with the two vectors.
     """
 
     def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb, goal: int, near: gamma.NearbyValues) -> None:
@@ -76,29 +68,25 @@ class _RatioPair:
         return total + self.line(1, arb(0), x.expm1(), bend=1).integral(total, self.goal)
 
     def beyond(self, away: arb) -> arb:
-        """Return ``P(A > rho + |away|)``, which equals ``P(A < rho - |away|)``.
-
-        ``A`` is ``(v' . Y) / (v . Y)`` for the output ``Y`` and unit vectors ``v`` and ``v'``, and ``rho`` is
-        ``v . v'``.
-        """
+        """Return the probability that the ratio exceeds the cosine of the vectors by ``|away|``."""
+        # P(A > rho + |away|) = P(A < rho - |away|)
         # I_u(r/2, 1/2)/2, u = (1 - rho^2)/(1 - rho^2 + away^2)
         u = self.sine_squared / (self.sine_squared + away * away)
         return u.beta_lower(arb(self.r) / 2, arb(1) / 2, regularized=True) / 2
 
     def below(self, away: arb) -> arb:
-        """Return ``P(A < rho + away)`` for the ratio ``A`` of :meth:`beyond`."""
+        """Return the probability that the ratio is below the cosine of the vectors plus ``away``."""
         beyond = self.beyond(away)
         return beyond if away <= 0 else 1 - beyond if away > 0 else beyond.union(1 - beyond)
 
     def line(self, sign: int, least: arb, scale: arb, bend: int = 0) -> Line:
-        """Return the part of delta with ``A < 1`` or ``A > 1`` as an integral over the line.
+        """Return the part of delta with a ratio below or above 1 as an integral over the line.
 
-        ``A`` is ``(v' . Y) / (v . Y)`` for the output ``Y`` and unit vectors ``v`` and ``v'``. The part is ``A < 1``
-        for ``sign = 1``, and ``A > 1`` for ``sign = -1``. The variable ``E = e^|ln A| - 1`` is substituted by
-        ``(least + scale G)/(1 + bend G)``, where ``G = e^s`` for real ``s``. If ``bend`` is 0, ``E`` runs from
-        ``least`` to infinity. If ``bend`` is 1 and ``least`` is 0, ``E`` runs from 0 to ``scale``.
+        ``sign`` is 1 for ratios below 1, and -1 for ratios above 1. If ``bend`` is 0, the variable of integration runs
+        from ``least`` to infinity. If ``bend`` is 1 and ``least`` is 0, it runs from 0 to ``scale``.
         """
 
+        # E = (least + scale G)/(1 + bend G), where G = e^s for real s
         def grown_at(odds: arb) -> arb:
             return (least + scale * odds) / (1 + bend * odds)
 
@@ -125,33 +113,33 @@ class _RatioPair:
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
         """Return the half width of a strip around the real line, and a bound ``M`` (C21).
 
-        ``M`` bounds the integral of ``|F|`` on lines in the strip, where ``F`` is the integrand of :meth:`line`. The
-        half width is such that ``ln(M/2)`` is about ``nats``. ``turns`` is the number ``1 + bend`` of :meth:`line`.
+        ``M`` bounds the integral of the absolute value of the integrand on every line in the strip.
         """
+        # turns = 1 + bend; ln(M/2) is about nats.
         power = arb(turns * (self.r + 1)) / 2
         angle = min(WIDEST_STRIP / turns, math.sqrt(2.0 * nats / float(turns**2 * self.k + power)))
         # M = 2 cos(turns angle)^-k cos(angle)^-(turns (r+1)/2)
         return angle, 2 * (-self.k * (turns * arb(angle)).cos().log() - power * arb(angle).cos().log()).exp()
 
     def spread(self, grown: arb) -> arb:
-        """Return ``2m + 2m E + E^2`` at ``E = grown``, with the misalignment ``m``."""
+        # 2m + 2m E + E^2
         return 2 * self.m * (1 + grown) + grown * grown
 
     def density(self, sign: int, least: arb, most: arb) -> arb:
-        """Return an upper bound of the density of ``E = e^|ln A| - 1`` between two points.
+        """Return an upper bound of the density of the integration variable between two points.
 
-        ``A`` is the ratio in :meth:`line`. If the points are equal, the result is the density there.
+        If the points are equal, the result is the density there.
         """
         # K (2m + 2m E + E^2)^-(r+1)/2, times (1 + E)^(r-1) below A = 1
         rise = (self.r - 1) * most.log1p() if sign > 0 else 0
         return (self.log_front + rise - self.spread(least).log() * (self.r + 1) / 2).exp()
 
     def gain(self, sign: int, grown: arb) -> arb:
-        """Return the factor ``g_-`` or ``g_+`` in the integral for the Wishart delta.
+        """Return a factor of the integrand of delta, which is a difference of two gamma tails.
 
-        The module docstring has the formulas, which are differences of two gamma tails. ``sign`` is 1 for ``g_-`` and
-        -1 for ``g_+``, and ``grown`` is the variable of integration ``E``.
+        ``sign`` is 1 for ratios below 1, and -1 for ratios above 1. ``grown`` is the variable of integration.
         """
+        # g_- for sign = 1, and g_+ for sign = -1:
         # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/E
         # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/E
         x = grown.log1p()
@@ -163,10 +151,8 @@ class _RatioPair:
         return part(plain) - (self.eps - sign * (self.r - 1) * x).exp() * part(tilted)
 
     def most_gain(self, sign: int, grown: arb) -> arb:
-        """Return an upper bound of the factor ``g_-`` or ``g_+`` of :meth:`gain`.
-
-        It is the smaller one of ``k E`` with ``E = grown``, and of Chernoff's bound of the first gamma tail.
-        """
+        """Return an upper bound of the result of :meth:`gain`."""
+        # The smaller one of k E, and of Chernoff's bound of the first gamma tail
         near = (self.a * grown.log1p() + sign * self.eps) / grown
         threshold = near.lower() if sign > 0 else (near + near * grown).upper()
         tail = gamma.chernoff_bound(self.k, threshold) if sign * (threshold - self.k) > 0 else arb(1)

@@ -130,20 +130,17 @@ class M1(NoisyMechanism):
     def norms(self) -> tuple[float, float]:
         """The norms of the residuals of the changed column in two neighboring datasets.
 
-        The residual is the part of the changed column orthogonal to the other columns. Both norms are 1 by default.
+        The residual is the part of the changed column orthogonal to the other columns.
         """
         first = 1.0 if self.residual_norm is None else self.residual_norm
         return first, first if self.other_residual_norm is None else self.other_residual_norm
 
     @property
     def span_residual(self) -> tuple[int, float, float, float]:
-        """The tuple ``(k, 1 - rho, alpha, beta)`` that describes the changed column.
+        """The span dimension, the residual misalignment, and two norms of the column's change.
 
-        Let ``v`` and ``v'`` be this column in two neighboring datasets. The other columns span ``k`` dimensions.
-        ``alpha`` is the norm of the part of ``v - v'`` within this span, and ``beta`` is the norm of the part
-        orthogonal to it. The residuals are the parts of ``v`` and ``v'`` orthogonal to the span. ``rho`` is the cosine
-        of their angle. If their norms are ``kappa`` and ``kappa'``,
-        ``beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)``.
+        The norms are those of the parts of the change within and orthogonal to the span of the other columns. The
+        misalignment is one minus the cosine of the neighboring columns' parts orthogonal to the span.
 
         Raises:
             InvalidParameterError: Assumptions on the column are missing, or the column does not change.
@@ -153,6 +150,7 @@ class M1(NoisyMechanism):
             remedy = "give span_dim and residual_misalignment for a bound of one changed column"
             raise InvalidParameterError(missing, "nothing", "a number", remedy)
         first, second = self.norms
+        # kappa and kappa' are the norms of the parts orthogonal to the span, and rho is their cosine.
         # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho).
         beta = math.sqrt((first - second) ** 2 + 2.0 * first * second * self.residual_misalignment)
         if not math.hypot(self.shift_in_span, beta) > 0.0:
@@ -161,12 +159,9 @@ class M1(NoisyMechanism):
 
     @property
     def column_shift(self) -> tuple[float, float]:
-        """The norms of two parts of the column's change, relative to the noise.
+        """The norms of two parts of the column's change, over the standard deviation of noise.
 
-        Let ``v`` and ``v'`` be the changed column in two neighboring datasets. The first norm ``alpha`` is that of the
-        part of ``v - v'`` within the span of the other columns. The second norm ``beta`` is that of the part orthogonal
-        to the span. Both are divided by the standard deviation ``z sqrt(c (alpha^2 + beta^2))`` of the noise, for the
-        noise multiplier ``z`` and ``c`` changed columns.
+        The parts are those within and orthogonal to the span of the other columns.
 
         Raises:
             InvalidParameterError: The noise multiplier or an assumption on the column is missing.
@@ -177,10 +172,7 @@ class M1(NoisyMechanism):
         return self.mu * alpha / size, self.mu * beta / size
 
     def lift(self) -> Lift:
-        """Return the noise and projection error of the update (C38).
-
-        The update is the release itself, because the mean of the release is ``V``.
-        """
+        """Return the noise and projection error of the update, which is the release (C38)."""
         # |M v|^2 = v^T (Z Z^T)^2 v has the mean 1 + (d + 1)/r for a unit vector v.
         dim, rank = self.shape
         size = dim * (self.columns or dim)

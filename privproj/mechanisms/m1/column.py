@@ -1,11 +1,11 @@
 """Bound M1 by quantiles, for one changed column and a secret projection (C13).
 
-Let ``v`` and ``v'`` be one column of the matrix in two neighboring datasets. Let ``k`` be the dimension of the span of
-the other columns. The residual of a column is its part orthogonal to this span. The projection is ``M = C + M_perp``.
-``M_perp`` acts on the residuals alone, and is independent of ``C`` given the projection on the span. ``M_perp`` is a
-vector Wishart mechanism in ``d - k`` dimensions with ``r - k`` degrees of freedom. So the privacy loss is the sum of
-two parts. The residual part is the loss of ``M_perp``; for ``r <= k`` there is none. The correlated part is a Gaussian
-loss at the sensitivity ``|C (v - v')|``.
+Let ``v`` and ``v'`` be one column of the matrix in two neighboring datasets. The other columns span ``k`` dimensions.
+The residual of a column is its part orthogonal to this span. The projection of ``d`` dimensions at rank ``r`` is
+``M = C + M_perp``. ``M_perp`` acts on the residuals alone, and is independent of ``C`` given the projection on the
+span. ``M_perp`` is a vector Wishart mechanism in ``d - k`` dimensions with ``r - k`` degrees of freedom. So the privacy
+loss is the sum of two parts. The residual part is the loss of ``M_perp``; for ``r <= k`` there is none. The correlated
+part is a Gaussian loss at the sensitivity ``|C (v - v')|``.
 
 The bound ``column`` uses quantiles for both parts, with Lemma 14 of arXiv 2601.21719 corrected. ``column-published`` is
 Theorem 4 of this paper with Lemma 14 as reconstructed; it is refuted if the rank exceeds ``k``. If several columns
@@ -42,7 +42,7 @@ from privproj.result import Status, limit_text
 def _has_residual(mechanism: M1) -> bool:
     """Return whether the residual of the changed column adds to the privacy loss.
 
-    The residual is the part of the changed column orthogonal to the other columns.
+    The residual is the part orthogonal to the other columns.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -63,9 +63,8 @@ def is_distinguished(mechanism: M1) -> bool:
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     """Return the profile of the residual of the changed column (C13).
 
-    The residual is the part of the column orthogonal to the other columns. The profile is that of a vector Wishart
-    release in fewer dimensions. The profile is exact if neighboring residuals have equal norms, otherwise an upper
-    bound (C12). The result is None if the residual does not add to the privacy loss.
+    The residual is the part of the column orthogonal to the other columns. The result is None if it does not add to the
+    privacy loss.
     """
     if not _has_residual(mechanism):
         return None
@@ -80,21 +79,21 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
     if first == second:
         # (d, r) -> (d - k, r - k) (C13); its profile is that of C9.
         return VectorWishart(dim - k, rank - k, m).profile()
+    # This is an upper bound for unequal norms.
     # The same with |ln(kappa/kappa')| <= R (C12, C13).
     return UnequalNorms(dim - k, rank - k, m, next_up(abs(math.log(first / second)))).profile()
 
 
 def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the largest loss of the residual, except for two rare events (C13).
+    """Return the largest privacy loss of the residual, except for two rare events (C13).
 
-    The residual is the part of the changed column orthogonal to the other columns. Its loss is a function of two random
-    variables ``A`` and ``W``. Outside of the two events, both variables are between their quantiles. The result is
-    ``inf`` if the lower quantile of ``A`` is not above 0, or if a probability is too small for the quantile functions.
+    The residual is the part of the changed column orthogonal to the other columns. The result is ``inf`` if an event is
+    too rare for a finite bound.
 
     Args:
         mechanism: The mechanism with its assumptions on the column.
-        log_delta_t: The log of the probability of the event for ``A``, a function of a Student variable ``T``.
-        log_delta_w: The log of the probability of the event for the chi-square variable ``W``.
+        log_delta_t: The log of the probability of the event for the Student variable of the loss.
+        log_delta_w: The log of the probability of the event for the chi-square variable of the loss.
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -113,14 +112,14 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
-    """Return a bound on the sensitivity over noise of the Gaussian loss (C13).
+    """Return a bound on the sensitivity over noise of the Gaussian part of the loss (C13).
 
-    The bound is Lemma 14 of arXiv 2601.21719, corrected. The bound fails only if one of at most three events occurs,
-    each of probability at most ``e^log_d``. :func:`_count_of_events` returns the number of events.
+    The bound fails only in a few events (:func:`_count_of_events`), each of probability at most ``e^log_d``.
     """
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
     alpha, beta = mechanism.column_shift
+    # Lemma 14 of arXiv 2601.21719, corrected
     # t = sqrt(2 ln(1/d)); for k = 0 there is no correlated part.
     t = math.sqrt(max(-2.0 * log_d, 0.0))
     if k == 0:
@@ -135,7 +134,7 @@ def correlated_shift(mechanism: M1, log_d: float) -> float:
 
 
 def _count_of_events(mechanism: M1) -> int:
-    """Return the number of events in which :func:`correlated_shift` is no bound."""
+    """Return the number of events in which the bound of :func:`correlated_shift` fails."""
     k, (_, rank) = mechanism.span_residual[0], mechanism.shape
     return 0 if k == 0 else 2 if rank <= k else 3
 
@@ -211,7 +210,7 @@ OF_COLUMN: dict[str, Any] = {
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
     """Return epsilon of the bound ``column`` at a log delta, for all changed columns.
 
-    ``split`` is the share of delta for the residual part of the loss. If it is a text, it is optimized.
+    ``split`` is the share of delta for the residual part of the loss, or a text to optimize the share.
     """
     if is_distinguished(mechanism):
         return math.inf
@@ -235,8 +234,7 @@ def _chain(link: Callable[[float], float], count: int, log_delta: float) -> floa
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
     """Return epsilon of the bound ``column`` for one changed column, at a log delta.
 
-    ``split`` is the share of delta for the residual part of the loss. If it is a text, the shares of all events are
-    optimized.
+    ``split`` is the share of delta for the residual part of the loss, or a text to optimize all shares.
     """
     odds = [0.0, 0.0, 0.0]
     if isinstance(split, float):
@@ -257,13 +255,12 @@ def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
 def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> float:
     """Return a bound on epsilon for one changed column and given shares of delta.
 
-    The loss has a residual part and a Gaussian part. Three log odds give the shares:
-
-    * The first divides delta between the two parts.
-    * The second divides the share of the residual part between the two events of :func:`residual_loss`.
-    * The third divides the share of the Gaussian part between its loss and the bound on its sensitivity.
+    ``odds`` has the log odds of three shares, which divide delta between the residual and the Gaussian part of the
+    loss, and then each part's share between two events.
     """
     # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares sum to delta (C13).
+    # The share of the residual part is divided between the events of residual_loss, and the share of the Gaussian part
+    # between its loss and the bound on its sensitivity.
     (residual, rest), (t, w), (gauss, radius) = (log_shares(x) for x in odds)
     count, there = _count_of_events(mechanism), _has_residual(mechanism)
     if not count:
@@ -307,11 +304,7 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
 
 
 def _published_link(mechanism: M1, log_delta: float) -> float:
-    """Return epsilon of the bound ``column-published`` for one changed column.
-
-    Delta is divided equally among the events. Without a residual part, a Gaussian epsilon above 1 gives ``inf``,
-    because the textbook rule is proved up to 1 only.
-    """
+    """Return epsilon of the bound ``column-published`` for one changed column."""
     k, misalignment, *_ = mechanism.span_residual
     dim, rank = mechanism.shape
     there = _has_residual(mechanism)
@@ -326,14 +319,13 @@ def _published_link(mechanism: M1, log_delta: float) -> float:
     gauss = math.sqrt(2.0 * (math.log(1.25) - part)) * shift
     # The residual is the mechanism of Theorem 1 in d - k dimensions and of rank r - k (2601.21719, Lemma 2).
     loss = published_loss(dim - k, rank - k, misalignment, part, part) if there else 0.0
+    # Without a residual part, the textbook rule is proved up to a Gaussian epsilon of 1 only.
     return loss + gauss if gauss <= 1.0 or there else math.inf
 
 
 def _has_wrong_radius(mechanism: M1) -> bool:
-    """Return whether the rank exceeds the dimension that the other columns span (C13).
-
-    If so, the published bound on the sensitivity is wrong.
-    """
+    """Return whether the published bound on the sensitivity is wrong (C13)."""
+    # The rank exceeds the dimension that the other columns span.
     return mechanism.shape[1] > mechanism.span_residual[0]
 
 
@@ -363,11 +355,10 @@ COLUMN_PUBLISHED = Bound(
 def _residual_published(mechanism: M1) -> OverRun:
     """Return the published bound on the residual of one changed column.
 
-    The residual is the part of the column orthogonal to the other columns, which span ``k`` dimensions. The result is
-    Theorem 1 of arXiv 2601.21719 in ``d - k`` dimensions at rank ``r - k``.
+    The residual is the part of the column orthogonal to the other columns.
 
     Raises:
-        UnsupportedError: The rank is at most ``k``, so the residual does not add to the loss.
+        UnsupportedError: The residual does not add to the privacy loss.
         InvalidParameterError: Several columns change.
     """
     k, misalignment, *_ = mechanism.span_residual
@@ -378,6 +369,7 @@ def _residual_published(mechanism: M1) -> OverRun:
         raise InvalidParameterError(
             "changed_columns", mechanism.changed_columns, "1 for the bound residual-published", "use column-published"
         )
+    # Theorem 1 of arXiv 2601.21719:
     # eps_R of (d, r) -> (d - k, r - k) (2601.21719, Lemma 2).
     return split_rule(partial(quantile_epsilon, published_loss, dim - k, rank - k, misalignment), 0.5, margin=1e-10)
 

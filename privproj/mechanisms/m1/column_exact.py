@@ -19,9 +19,9 @@ NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_F
 
 
 def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
-    """Return the privacy curve of a run, if the privacy loss is a sum of parts (C13).
+    """Return the privacy curve of a run whose privacy loss is a sum of independent parts.
 
-    ``parts`` are the privacy profiles of these parts, which are independent.
+    ``parts`` has the privacy profiles of these parts for one release (C13).
 
     Raises:
         UnsupportedError: The run is subsampled.

@@ -28,8 +28,7 @@ DIGITS = 6
 def distribution(mechanism: M1) -> "TabulatedSensitivity":
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    The result is the distribution of ``mu^2 |M u|^2`` for the projection ``M`` and a unit vector ``u``, in units of the
-    noise variance (C7). ``mu`` is the sensitivity over noise before the projection.
+    The squared sensitivity is that after the projection, over the noise variance (C7).
     """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
@@ -42,10 +41,10 @@ def distribution(mechanism: M1) -> "TabulatedSensitivity":
 def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
     """Return the privacy profile for neighboring sums that differ by rank one.
 
-    The profile, the only entry of a tuple, is used for lower bounds of delta (C28). Every assumption on the rank allows
-    such a difference.
+    The profile is the only entry of a tuple, and a lower bound on delta (C28).
     """
     # delta(eps) = E[h_eps(X)] (C4)
+    # Every assumption on the rank allows such a difference.
     return (rank_one_profile(distribution(mechanism), LOWER_END_REFINEMENT),)
 
 

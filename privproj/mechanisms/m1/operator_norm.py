@@ -18,17 +18,14 @@ from privproj.profiles.approximate_dp import EpsilonDeltaRule
 def representation(mechanism: M1) -> GoodEvent:
     """Return the Gaussian bound for a projection with bounded operator norm (C16).
 
-    The probability that the norm exceeds its bound is added to delta. For a fixed projection it is added once, for any
-    number of releases.
+    The probability that the norm exceeds its bound is added to delta.
     """
+    # For a fixed projection the probability is added once, for any number of releases.
     return GoodEvent(mechanism.mu, partial(_radius, mechanism), once=mechanism.fixed_projection, default_split=0.5)
 
 
 def _radius(mechanism: M1, log_bad: float) -> float:
-    """Return a bound on the operator norm of the projection.
-
-    With probability at most ``e^log_bad``, the norm exceeds this bound.
-    """
+    """Return an operator-norm bound that fails with probability at most ``e^log_bad``."""
     # (sqrt d + sqrt r + t)^2 / r, t = sqrt(2 ln(1/d0))
     dim, rank = mechanism.shape
     return next_up((math.sqrt(dim) + math.sqrt(rank) + math.sqrt(-2.0 * log_bad)) ** 2 / rank)
@@ -49,11 +46,7 @@ OPERATOR_NORM = Bound(
 
 
 def _published(mechanism: M1) -> EpsilonDeltaRule:
-    """Return the published closed form, which is proved for ``0 < eps < 1`` only.
-
-    The result is the textbook rule of the Gaussian mechanism, at the sensitivity times a bound on the norm of the
-    projection.
-    """
+    """Return the published closed form of epsilon, proved for ``0 < eps < 1`` only."""
     half = math.log(0.5)
 
     def epsilon_at(log_delta: float) -> float:

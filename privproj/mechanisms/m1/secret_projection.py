@@ -16,9 +16,6 @@ from privproj.result import Status, limit_text
 def representation(mechanism: M1) -> PrivacyProfile:
     """Return the mean Gaussian delta over a random sensitivity (C8).
 
-    :class:`privproj.distributions.densities.SecretShift` is the distribution of the squared sensitivity over the noise
-    variance.
-
     Raises:
         InvalidParameterError: The misalignment is missing.
     """

@@ -23,11 +23,6 @@ class _ArgumentsByName:
 
     # in a base class, so that help(Layer) shows the signature of Layer
     def __new__(cls, *unnamed: object, **parameters: object) -> Self:
-        """Return a layer.
-
-        Raises:
-            InvalidParameterError: A parameter is given without its name.
-        """
         if unnamed:
             call = "write Layer(dim=1024, rank=16), or use the text '1024x16'"
             raise InvalidParameterError("arguments of Layer", quoted(unnamed), "given by name", call)
@@ -242,10 +237,7 @@ class M2(ClippedSum):
         return (*of_layers, *super().clipping_requirements)
 
     def notes(self) -> list[str]:
-        """Return a warning if layers are not projected, or probably should not be.
-
-        A layer with a small rank was probably meant as an unprojected layer.
-        """
+        """Return a warning if projecting does not reduce epsilon, or a rank looks mistaken."""
         if not self.layers and self.rank is None:
             return []
         if self.unprojected and self.clipping == "per-layer":
@@ -287,7 +279,7 @@ class M2(ClippedSum):
     def parts(self) -> tuple[tuple[int, int, int, float], ...]:
         """The tuples ``(dim, rank, count, share)``, one for each shape of layers.
 
-        ``count`` layers have this shape, and each has the ``share`` of the squared clipping norm.
+        ``share`` is the share of the squared clipping norm for each of the ``count`` layers.
 
         Raises:
             InvalidParameterError: Neither ``dim`` with ``rank`` nor ``layers`` were given.
@@ -303,10 +295,9 @@ class M2(ClippedSum):
 
     @property
     def alike(self) -> "M2":
-        """The mechanism reduced to one layer with the same privacy profile.
+        """The mechanism reduced to one layer with the same privacy profile (C5).
 
-        If all layers have the same ``dim`` and ``rank`` and clipping is joint, the profile is that of a single layer
-        (C5). Otherwise the value is the mechanism itself.
+        The value is the mechanism itself if layers differ in shape or clipping is per layer.
         """
         shapes = {(layer.dim, layer.rank) for layer in self.layers}
         several = sum(layer.count for layer in self.layers) > 1
@@ -319,7 +310,7 @@ class M2(ClippedSum):
     def unprojected(self) -> bool:
         """Whether some tensor is not projected, and all share one clipping norm.
 
-        The gradient of a record may be in this tensor only, so projecting other tensors does not reduce epsilon.
+        If so, projecting other tensors does not reduce epsilon.
         """
         joint = self.clipping == "joint" or len(self.parts) == 1
         return joint and any(dim == rank for dim, rank, _, _ in self.parts)
@@ -328,8 +319,7 @@ class M2(ClippedSum):
     def projects_apart(self) -> bool:
         """Whether clipping is per layer and more than one layer is projected.
 
-        If so, the squared sensitivity is a weighted sum over the layers. The default bound requires that the
-        projections of the layers are independent (C6).
+        If so, the default bound requires independent projections of the layers (C6).
         """
         projected = sum(layer.count for layer in self.layers if layer.rank < layer.dim)
         return self.clipping == "per-layer" and projected > 1
@@ -355,21 +345,17 @@ class M2(ClippedSum):
     def for_group(self, size: int) -> "M2":
         """Return the mechanism with the sensitivity of a user with ``size`` records.
 
-        The sensitivity and the rank of the difference between neighboring sums are ``size`` times those of one record.
-
         Args:
             size: The number of records of the user, at least 1.
 
         Returns:
-            The mechanism with the noise multiplier divided, and the assumed rank multiplied, by ``size``.
+            The mechanism with the noise multiplier divided, and the assumed rank of neighboring differences multiplied,
+            by ``size``.
         """
         return self._with_rank_times(size, super().for_group(size))
 
     def _with_rank_times(self, size: int, seen: Any) -> "M2":
-        """Return ``seen`` with ``size`` times the assumed rank of neighboring differences.
-
-        The result has at most the largest possible rank.
-        """
+        """Return ``seen``, with the assumed rank of neighboring differences times ``size``."""
         return replace(seen, change_rank=self.change_rank and min(size * self.change_rank, self.largest_rank))
 
     @property
@@ -385,12 +371,11 @@ class M2(ClippedSum):
 
     @property
     def beta_shape(self) -> tuple[float, float]:
-        """The parameters of the Beta distribution of the captured squared norm (C7).
-
-        The squared norm of a projected unit vector is ``Beta(r/2, (d - r)/2)``.
+        """The parameters of the Beta distribution of a projected unit vector's squared norm.
 
         Raises:
             InvalidParameterError: The dimension or the rank was omitted.
         """
         dim, rank = self.shape
+        # Beta(r/2, (d - r)/2) (C7)
         return 0.5 * rank, 0.5 * (dim - rank)

@@ -2,13 +2,10 @@
 
 Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector. Let ``k`` be the rank of the difference
 between neighboring sums, and ``mu`` the sensitivity over noise. With probability at most ``k P(B > tau)``, the
-projection captures more than the fraction ``tau`` of the squared norm of the difference. The bound adds this
-probability to a Gaussian term at the sensitivity over noise ``mu sqrt(tau)``. In the bound ``beta-tail``, this term is
-the probability that the absolute privacy loss exceeds ``eps``. In ``beta-tail-sharp``, it is the Gaussian delta. Both
+projection keeps more than the fraction ``tau`` of the squared norm of the difference. The bound adds this probability
+to a Gaussian term at the sensitivity over noise ``mu sqrt(tau)``. In the bound ``beta-tail``, this term is the
+probability that the absolute privacy loss exceeds ``eps``. In ``beta-tail-sharp``, it is the Gaussian delta. Both
 bounds are minimized over ``tau``, for one layer or for several layers.
-
-A kernel here is a function for one release, called with the parameters ``(a, b, k, mu, sharp)`` of
-:func:`beta_tail_row`.
 """
 
 import math
@@ -50,11 +47,9 @@ def rank_of_difference(mechanism: M2) -> int:
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """Return ``ln`` of a bound on the probability that projections capture too much.
+    """Return ``ln`` of a bound on the probability that projections keep too much (C16).
 
-    Too much is more than the share ``tau = 1/(1 + e^-t)`` of the squared norm of the difference between neighboring
-    sums. The bound is the sum of ``k P(B > tau)`` over the layers. ``B`` is the squared norm of a projected unit
-    vector, and ``k`` is the rank of the difference.
+    Too much is more than the fraction ``1/(1 + e^-t)`` of the squared norm of the difference between neighboring sums.
     """
     # y = 1 - tau and e^t y = tau.
     y = 1.0 / (1.0 + math.exp(t))
@@ -70,13 +65,13 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
 def _beta_tail_ends(
     eps: float, distribution: tuple[float, ...], state: tuple[float, float, float]
 ) -> tuple[float, float, float, tuple[float, float, float]]:
-    """Return bounds of ``ln delta``, its slope ``-d ln delta/deps``, and a state.
+    """Return bounds of ``ln delta``, its slope ``-d ln delta/deps``, and a search state.
 
-    ``distribution`` is ``(a, b, mu, sharp, ln k, beta_constant)``: the parameters of the Beta distribution, the
-    sensitivity over noise, the kind of bound, and the log of the rank of the difference. A state has the logits of the
-    two local minima over ``tau`` at an earlier ``eps``, and this ``eps``.
+    ``distribution`` has the parameters of the bound. ``state`` has the starting points of the search for its best free
+    parameter, from an earlier ``eps``.
     """
     a, b, mu, sharp, log_k, c = distribution
+    # The logits of the two local minima over tau at an earlier eps, and this eps
     below, above, found_at = state
     if eps <= 0.0 and sharp < 0.5:
         return 0.0, 0.0, 0.0, state
@@ -125,16 +120,16 @@ BETA_TAIL_KERNELS = ProfileKernels(_beta_tail_log_delta, _beta_tail_root)
 
 
 def beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
-    """Return the parameters ``(a, b, k, mu, sharp)`` of the bound for one layer.
+    """Return the parameters ``(a, b, k, mu, sharp)`` of the Beta-tail bound for one layer.
 
-    ``a = r/2`` and ``b = (d-r)/2`` are the parameters of the Beta distribution of the captured squared norm. ``k`` is
-    the rank of the difference between neighboring sums. ``sharp`` is 1 for the bound ``beta-tail-sharp``, else 0.
+    The squared norm of a projected unit vector is ``Beta(a, b)``. ``k`` is the rank of the difference between
+    neighboring sums. ``sharp`` is 1 for the bound ``beta-tail-sharp``, else 0.
     """
     return *mechanism.beta_shape, float(rank_of_difference(mechanism)), mu, float(sharp)
 
 
 def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
-    """Return the profile of the bound (C16), minimized over ``tau`` for every epsilon."""
+    """Return the Beta-tail profile, minimized over its free parameter (C16)."""
     mu = mechanism.mu
     at = partial(_profile_at, mechanism, sharp)
     if mechanism.unprojected:
@@ -156,7 +151,7 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
 
 
 def _profile_at(mechanism: M2, sharp: bool, tau: float) -> PrivacyProfile:
-    """Return the profile of the bound at one value of its parameter ``tau`` (C16)."""
+    """Return the Beta-tail profile at the value ``tau`` of its free parameter (C16)."""
     mu = mechanism.mu
     # ln of the union bound on P(B > tau); nothing exceeds tau = 1.
     log_tail = _log_union_tail(mechanism, math.log(tau) - math.log1p(-tau)) if tau < 1.0 else -math.inf
@@ -170,17 +165,14 @@ def _profile_at(mechanism: M2, sharp: bool, tau: float) -> PrivacyProfile:
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
-    """Return an upper bound of ``ln delta`` for several layers at the best ``tau``.
-
-    All layers share one ``tau``.
-    """
+    """Return an upper bound of ``ln delta`` for several layers at their best common ``tau``."""
     value = _layered_minimum(mu, log_tail, eps, sharp)[1]
     # There is no lower end, because the search for tau may miss the minimum.
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
 
 
 def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> tuple[float, float]:
-    """Return the best ``tau`` for several layers, and the log of the bound there."""
+    """Return the best common ``tau`` of several layers, and the log of the bound there."""
 
     def at(t: float) -> float:
         # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
@@ -194,10 +186,10 @@ def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, 
 
 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
-    """Return a function that maps ``ln p`` to ``sqrt(tau)``, rounded up (C16).
+    """Return a function that maps ``ln p`` to a factor on norms, rounded up (C16).
 
-    With probability at most ``p``, the projection captures more than the fraction ``tau`` of the squared norm of the
-    difference between neighboring sums.
+    With probability at least ``1 - p``, projections reduce the norm of the difference between neighboring sums to at
+    most this factor times the norm.
     """
 
     def radius(log_bad: float) -> float:

@@ -30,8 +30,8 @@ LOG_LEAST_DOUBLE = -745.0
 def log_tail_profile(eps, mu, sharp):
     """Return the log of the Gaussian delta, or of an upper bound of it.
 
-    ``mu`` is the sensitivity over noise. The upper bound, used unless ``sharp``, is the probability that the absolute
-    privacy loss exceeds ``eps``.
+    The upper bound, used unless ``sharp``, is the probability that the absolute privacy loss exceeds ``eps``. ``mu`` is
+    the sensitivity over noise.
     """
     if sharp:
         return log_gaussian_delta(eps, mu)
@@ -39,10 +39,10 @@ def log_tail_profile(eps, mu, sharp):
 
 
 def log_tail_profile_slope(eps, mu, sharp):
-    """Return ``ln G'(mu)`` and ``d ln G'(mu) / d ln mu`` for ``eps > 0``.
+    """Return the log of the Gaussian term's derivative in ``mu``, and its slope in ``ln mu``.
 
-    ``G(mu)`` is the Gaussian delta at the sensitivity over noise ``mu`` if ``sharp``, else the probability that the
-    absolute privacy loss exceeds ``eps``.
+    The Gaussian term is the Gaussian delta if ``sharp``, else the probability that the absolute privacy loss exceeds
+    ``eps``, which must be above 0. ``mu`` is the sensitivity over noise.
     """
     u = gaussian_shift(eps, mu)
     # d delta/dmu = phi(u),  dT/dmu = phi(u) [(1 + e^-eps) eps/mu^2 + (1 - e^-eps)/2]  (C3)
@@ -55,11 +55,11 @@ def log_tail_profile_slope(eps, mu, sharp):
 
 
 def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``S = ln (dG/dln tau) - ln (k tau pdf(tau))`` and ``dS/dt``.
+    """Return a number that is 0 if the Beta-tail bound is stationary, and its slope.
 
-    ``G(tau) + k P(B > tau)`` is the Beta-tail bound. ``G`` is its Gaussian term, and ``pdf`` is the density of ``B``.
-    The bound is stationary in ``tau`` if ``S = 0``. ``t`` is the logit of ``tau``.
+    The bound is a function of ``tau``, and the slope is that in the logit ``t`` of ``tau``.
     """
+    # ln (dG/dln tau) - ln (k tau pdf(tau)), where pdf is the density of B
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
     m = mu * sqrt(tau)
@@ -70,10 +70,9 @@ def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of a stationary point of the bound in ``tau``.
+    """Return the logit of a ``tau`` at which the Beta-tail bound is stationary.
 
-    The search begins at the logit ``t``. If there is no stationary point, the result is an end of the range from -300
-    to 35.
+    The search begins at the logit ``t``. Without a stationary point, the result is about -300 or 35.
     """
     # t is accurate to about 1e-9 widths of the Beta distribution. The bound is flat there, so its
     # error is far below rounding.
@@ -101,10 +100,9 @@ def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the log of the Beta-tail bound ``G(tau) + k P(B > tau)`` (C16).
+    """Return the log of the Beta-tail bound (C16).
 
-    ``t`` is the logit of ``tau``. ``G`` is a Gaussian term, and ``B ~ Beta(a, b)`` is the squared norm of a projected
-    unit vector.
+    ``t`` is the logit of the bound's free parameter ``tau``.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
@@ -116,8 +114,7 @@ def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
 def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
     """Return ``ln delta`` and the logit of ``tau`` at a local minimum of the bound.
 
-    The search begins at the logit ``t``. If delta is smaller at ``tau = 1``, the result is that delta and the logit
-    ``inf``.
+    The search begins at the logit ``t``. The logit is ``inf`` if delta is smaller at ``tau = 1``.
     """
     at_one = log_tail_profile(eps, mu, sharp)
     t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
@@ -130,9 +127,9 @@ def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
 def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
     """Return a logit of ``tau`` from which to search for a local minimum of the bound.
 
-    The result has the smallest bound on a grid of about ten values. The grid is below (``side = -1``) or above
-    (``side = 1``) the mean of ``B ~ Beta(a, b)``.
+    The ``tau`` is at most (``side = -1``) or at least (``side = 1``) the mean of ``Beta(a, b)``.
     """
+    # The smallest bound on a grid of about ten values
     step = 0.5 * beta_tail_scale(a, b)
     mean = log(a / b)
     best_t, best = mean, beta_tail_value(mean, a, b, c, log_k, mu, eps, sharp)
@@ -148,12 +145,12 @@ def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_delta(a, b, k, mu, eps, sharp):
-    """Return ``ln delta`` and the logit of ``tau`` at the minimum of the bound (C16).
+    """Return the minimum of ``ln delta`` over ``tau``, and the logit of the best ``tau``.
 
-    The Beta-tail bound at ``eps`` is minimized over ``tau``. The bound may have a local minimum on either side of the
-    mean of ``Beta(a, b)``. The result is the smaller minimum.
+    ``delta`` is the Beta-tail bound at ``eps`` (C16).
     """
     log_k, c = log(k), beta_constant(a, b)
+    # There may be a local minimum on either side of the mean of Beta(a, b).
     below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp)
     above = beta_tail_start(1.0, a, b, c, log_k, mu, eps, sharp)
     least = beta_tail_minimum(below, a, b, c, log_k, mu, eps, sharp)
@@ -162,9 +159,9 @@ def beta_tail_delta(a, b, k, mu, eps, sharp):
 
 
 def beta_tail_share(a, b, c, log_share):
-    """Return the logit of a ``tau`` with ``P(B > tau)`` of order ``e^log_share``.
+    """Return the logit of a point above which ``Beta(a, b)`` has about ``e^log_share`` mass.
 
-    The search for the best ``tau`` begins there. ``B ~ Beta(a, b)``, and ``c`` is ``beta_constant(a, b)``.
+    ``c`` is ``beta_constant(a, b)``.
     """
     t = log(a / b) + beta_tail_scale(a, b)
     for _ in range(6):
@@ -178,10 +175,10 @@ def beta_tail_share(a, b, c, log_share):
 
 
 def tail_profile_epsilon_slope(eps, mu, sharp):
-    """Return ``ln (-dG/deps)`` for the Gaussian term ``G`` of the Beta-tail bound.
+    """Return the log of minus the derivative of the Gaussian term in ``eps``.
 
-    ``mu`` is the sensitivity over noise. ``G`` is the Gaussian delta if ``sharp``, else the probability that the
-    absolute privacy loss exceeds ``eps``.
+    The Gaussian term is the Gaussian delta if ``sharp``, else the probability that the absolute privacy loss exceeds
+    ``eps``. ``mu`` is the sensitivity over noise.
     """
     u = gaussian_shift(eps, mu)
     # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu

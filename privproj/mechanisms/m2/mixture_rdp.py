@@ -56,19 +56,13 @@ def _log_moment_by_terms(a: float, n: float, c: float) -> float:
 
 
 def _log_layer_moment(dim: int, rank: int, c: float) -> float:
-    """Return ``ln E[e^(c B)]`` for the squared norm ``B`` of a projected unit vector.
-
-    If the layer is not projected, ``B`` is 1.
-    """
+    """Return ``ln E[e^(c B)]`` for the squared norm ``B`` of a projected unit vector."""
+    # B is 1 if the layer is not projected.
     return c if dim == rank else log_energy_moment(0.5 * rank, 0.5 * (dim - rank), c)
 
 
 def representation(mechanism: M2) -> RenyiCurve:
-    """Return the Renyi curve of one release.
-
-    With joint clipping the result is the curve of the worst layer, because neighboring sums may differ in one layer
-    only. With per-layer clipping the moments of the likelihood ratios of all layers are multiplied.
-    """
+    """Return the Renyi curve of one release."""
     if mechanism.unprojected:
         return gaussian_form(mechanism)
     mu, joint, count = mechanism.mu, mechanism.clipping == "joint", mechanism.adaptive_count_shift
@@ -76,6 +70,7 @@ def representation(mechanism: M2) -> RenyiCurve:
     def log_moment(alpha: float) -> float:
         # c = alpha (alpha - 1) mu^2/2, rounded up (C15).
         c = next_up(0.5 * alpha * (alpha - 1.0) * mu * mu)
+        # Neighboring sums may differ in one layer only.
         if joint:
             # max_l ln 1F1(r_l/2; d_l/2; c): one direction of the worst layer (C15).
             worst = max(_log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})

@@ -1,9 +1,9 @@
 """Compute the default bound of M2, and the exact profile for rank-one differences.
 
-The bound ``rank-free`` holds for differences of any rank between neighboring sums. The bound is
-``delta(eps) <= min over p of E[g_p(mu^2 B)]`` (C5). ``B ~ Beta(r/2, (d-r)/2)`` is the squared norm of a projected unit
-vector, and ``mu`` is the sensitivity over noise. ``g_p(x)`` is a convex function above the Gaussian delta at the
-sensitivity over noise ``sqrt(x)``; :mod:`privproj.distributions.mixture_profile` defines it.
+Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector, and ``mu`` the sensitivity over noise.
+The bound ``rank-free`` holds for differences of any rank between neighboring sums. It is
+``delta(eps) <= min over p of E[g_p(mu^2 B)]`` (C5). Here ``g_p(x)`` is a convex function above the Gaussian delta at
+the sensitivity over noise ``sqrt(x)``; :mod:`privproj.distributions.mixture_profile` defines it.
 """
 
 import math
@@ -26,9 +26,8 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitivity | ScaledBeta:
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    The result is the distribution of ``mu^2 |P u|^2`` for the projection ``P`` of a layer and a unit vector ``u``, in
-    units of the noise variance (C7). ``mu`` is the sensitivity over noise before the projection. With adaptive
-    clipping, the squared sensitivity over noise of the count is added (C31).
+    The squared sensitivity is that after the projection, over the noise variance (C7). It includes the count of
+    adaptive clipping (C31).
     """
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
     plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift
@@ -36,10 +35,7 @@ def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitiv
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
-    """Return the privacy profile for neighboring sums that differ by any rank (C5).
-
-    If a tensor is not projected, the profile is Gaussian.
-    """
+    """Return the privacy profile for neighboring sums that differ by any rank (C5)."""
     if mechanism.unprojected:
         return gaussian_profile(mechanism.mu_with_count)
     one_layer = mechanism.alike
@@ -64,12 +60,10 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the shapes ``(dim, rank)`` of layers that can have the largest delta.
-
-    A shape ``(d, r)`` is omitted if another shape has a ratio ``r/d`` that is not smaller and a difference ``d - r``
-    that is not larger (C5).
-    """
+    """Return the shapes ``(dim, rank)`` of layers that can have the largest delta."""
     # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
+    # So a shape is omitted if another one has a ratio r/d that is not smaller and a difference d - r that is not
+    # larger.
     largest: list[tuple[int, int]] = []
     for dim, rank in sorted(shapes, key=lambda shape: (shape[0] - shape[1], -shape[1])):
         if not largest or rank * largest[-1][0] > largest[-1][1] * dim:
@@ -78,10 +72,10 @@ def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Return lower bounds of the privacy profile from special differences (C28).
+    """Return privacy profiles for special differences between neighboring sums (C28).
 
-    Each difference between neighboring sums has rank one or equal singular values. The profiles are for an adversary
-    who observes the projections.
+    Each is a lower bound on delta if the adversary observes the projections. The differences have rank one or equal
+    singular values.
     """
     if mechanism.unprojected:
         return (gaussian_profile(mechanism.mu_with_count),)
@@ -102,8 +96,7 @@ def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     """Return the profile of a full-rank difference with equal singular values.
 
-    The profile is the only entry of a tuple. The tuple is empty if the shape or an assumption on the data rules out
-    such a difference.
+    The result is an empty tuple if the shape or an assumption on the data rules out such a difference.
     """
     most = min(mechanism.change_rank or math.inf, mechanism.columns or math.inf)
     slim = any((layer.columns or math.inf) < layer.dim for layer in mechanism.layers)

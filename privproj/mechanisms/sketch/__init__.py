@@ -101,10 +101,7 @@ class Sketch(Mechanism):
 
     @property
     def projects_apart(self) -> bool:
-        """Whether one release has several sketches.
-
-        The sketches must be independent, so that their privacy losses add.
-        """
+        """Whether one release has several sketches, which must be independent."""
         return self.layer_count > 1
 
     def __post_init__(self) -> None:
@@ -117,10 +114,9 @@ class Sketch(Mechanism):
 
     @property
     def floor(self) -> float:
-        """The lower bound ``lam + sigma_g^2/sigma_A^2`` of the scaled eigenvalues (C14).
+        """The lower bound on the eigenvalues of a released column's scaled covariance (C14).
 
-        The eigenvalues are those of ``Sigma/sigma_A^2``, where ``Sigma`` is the covariance of a released column.
-        ``lam`` is ``eigen_floor``, ``sigma_g`` is ``noise_sigma`` and ``sigma_A`` is ``sketch_sigma``.
+        The covariance is divided by the variance of the entries of the sketching matrix.
 
         Raises:
             InvalidParameterError: ``noise_sigma`` was omitted.
@@ -131,6 +127,7 @@ class Sketch(Mechanism):
                 "noise_sigma", "nothing", "a number", "give noise_sigma, the standard deviation of the noise"
             )
         variance = 1.0 / self.needed_rank if self.sketch_sigma is None else self.sketch_sigma**2
+        # lam is eigen_floor, sigma_g is noise_sigma and sigma_A is sketch_sigma.
         # lam + sigma_g^2/sigma_A^2 (C14).
         return self.eigen_floor + noise**2 / variance
 
@@ -161,21 +158,15 @@ class Sketch(Mechanism):
 
     @property
     def gamma_of_matrices(self) -> float:
-        """The ratio ``gamma`` for a difference of any rank (C14).
-
-        The query matrices ``Q`` and ``Q'`` of neighbors satisfy ``|Q Q^T - Q' Q'^T|_F <= 2 B_F B_S``. ``B_F`` is
-        ``frobenius_bound``, and ``B_S`` is ``sensitivity``.
-        """
+        """The ratio ``gamma`` if neighboring query matrices differ by any rank (C14)."""
         has_norms = self.frobenius_bound is not None and self.sensitivity is not None
+        # |Q Q^T - Q' Q'^T|_F <= 2 B_F B_S, where B_F is frobenius_bound and B_S is sensitivity
         return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if has_norms else None)  # pyright: ignore
 
     @property
     def gamma_of_one_column(self) -> float:
-        """The ratio ``gamma`` if one column is added to or removed from ``Q`` (C14).
-
-        The norm of the column is at most ``sensitivity``. So the query matrices ``Q`` and ``Q'`` of neighbors satisfy
-        ``|Q Q^T - Q' Q'^T|_F <= sensitivity^2``.
-        """
+        """The ratio ``gamma`` if neighboring query matrices differ by one column (C14)."""
+        # The norm of the column is at most the sensitivity, so |Q Q^T - Q' Q'^T|_F <= sensitivity^2.
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
 
 
@@ -194,10 +185,7 @@ def matrix_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 
 
 def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
-    """Return the assumptions of bounds for which one record is one column of ``Q``.
-
-    The result includes the assumptions on the norms and eigenvalues of the query matrix ``Q``.
-    """
+    """Return the assumptions of bounds for which a record is a column of the query matrix."""
     column = DataAssumption.RECORD_IS_COLUMN.at()
     if mechanism.gamma is not None:
         ratio = DataAssumption.EIGENVALUE_RATIO_OF_COLUMN.at(least=limit_text(mechanism.gamma, up=True))
@@ -206,7 +194,7 @@ def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
 
 
 def check_finite_divergence(mechanism: Sketch) -> None:
-    """Raise an error if all Renyi divergences are infinite: ``gamma`` is at most 1.
+    """Raise an error if ``gamma`` is at most 1, so that Renyi divergences are infinite.
 
     Raises:
         UnsupportedError: ``gamma`` is at most 1.

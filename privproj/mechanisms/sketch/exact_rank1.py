@@ -1,7 +1,4 @@
-"""Compute the exact profile of the secret sketch if a record is one column (C14).
-
-The query matrix has one more column with the record than without the record.
-"""
+"""Compute the exact profile of the secret sketch if a record is one column (C14)."""
 
 import math
 from typing import TYPE_CHECKING
@@ -26,15 +23,11 @@ LEAST_START = 1e-8
 def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: bool) -> "Array":
     """Return the logs of hockey-stick divergences between neighboring sketches (C14).
 
-    The divergence is ``H_eps(P1||P2) = sup over events E of P1(E) - e^eps P2(E)``. If ``present``, ``P1`` is the
-    release with the record, and ``P2`` is the release without it; otherwise the reverse. The arrays ``nu`` and ``eps``
-    have one entry for each divergence.
-
     Args:
         half_rank: Half of the number of rows of the sketch.
-        nu: The relative increase of the variance by the record, in one direction.
-        eps: Epsilon, which may be negative.
-        present: Whether ``P1`` is the release with the record.
+        nu: The relative increase of the variance by the record, in one direction, for each divergence.
+        eps: Epsilon for each divergence, which may be negative.
+        present: Whether the first distribution of the divergence is the release with the record.
     """
     import numpy as np
 
@@ -57,8 +50,7 @@ def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: boo
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
     """Return the privacy profile of a sketch, if a record is one column (C14).
 
-    The column increases the variance in one direction by the relative amount ``nu``. Several releases with fresh
-    sketches have the profile of one release, at the sum of their ranks.
+    The column increases the variance in one direction by the relative amount ``nu``.
     """
     if nu == math.inf:
         return PrivacyProfile(lambda eps: Enclosure(-math.inf, 0.0))
@@ -76,6 +68,7 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
             raise ConvergenceError("the exact profile is not a number. Please report these parameters as a bug.")
         return Enclosure(float(lower[0]), float(upper[0]))
 
+    # Several releases with fresh sketches have the profile of one release, at the sum of their ranks.
     return PrivacyProfile(log_delta, closed_form=lambda steps: sketch_profile(steps * rank, nu))
 
 
@@ -86,11 +79,9 @@ def representation(mechanism: Sketch) -> PrivacyProfile:
 
 
 def _is_attained(mechanism: Sketch) -> bool:
-    """Return whether some pair of neighboring datasets attains the bound (C4).
-
-    The pair differs in a column whose norm is the sensitivity. A query matrix with n rows and the eigenvalue floor lam
-    needs |Q|_F^2 >= n lam + B_S^2. n is not known, so with both limits the result counts as an upper bound.
-    """
+    """Return whether some pair of neighboring datasets attains the bound (C4)."""
+    # The pair differs in a column whose norm is the sensitivity. A query matrix with n rows and the eigenvalue floor
+    # lam needs |Q|_F^2 >= n lam + B_S^2. n is not known, so with both limits the result counts as an upper bound.
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
     return total is None or (mechanism.eigen_floor == 0.0 and total >= step)
 

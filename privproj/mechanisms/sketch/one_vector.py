@@ -17,13 +17,12 @@ from privproj.result import Status
 
 
 def largest_ratio(floor: float, least: float, change: float, total: float) -> float:
-    """Return the largest relative difference of two variances, rounded up.
+    """Return the largest relative difference of the variances of neighboring sketches.
 
-    The variances are those of the noisy sketches of two neighboring vectors. The difference is relative to the smaller
-    variance.
+    The difference is relative to the smaller variance, and rounded up.
 
     Args:
-        floor: The ratio ``sigma_g^2/sigma_A^2`` of the variances of noise and sketch, in units of a squared norm.
+        floor: The variance of the noise over the variance of the sketch, in units of a squared norm.
         least: A lower bound of the norm of the vector.
         change: An upper bound of the norm of the difference of neighboring vectors; ``inf`` if unknown.
         total: An upper bound of the norm of the vector; ``inf`` if unknown.

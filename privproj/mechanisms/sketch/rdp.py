@@ -41,8 +41,8 @@ ROUNDED = 1e-15
 def divergence_bracket(alpha: float, t: float) -> float:
     """Return ``alpha ln(1-t) - ln(1 - alpha t)``, rounded up, for ``0 < alpha t < 1``.
 
-    The Renyi divergence of order ``alpha`` between neighboring sketches has at most this value times
-    ``rank/(2 (alpha-1))``. ``1/t`` is the eigenvalue ratio ``gamma`` of the sketch.
+    The Renyi divergence of order ``alpha`` between neighboring sketches is at most ``rank/(2 (alpha-1))`` times this
+    value, if their eigenvalue ratio ``gamma`` is ``1/t``.
     """
     x = alpha * t
     # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
@@ -53,9 +53,8 @@ def divergence_bracket(alpha: float, t: float) -> float:
 def sharp_divergence_bracket(alpha: float, t: float) -> float:
     """Return ``-(alpha-1) ln(1 + t) - ln(1 - (alpha-1) t)``, rounded up.
 
-    ``(alpha-1) t`` must be above 0 and below 1. For ``alpha >= 2``, the Renyi divergence of order ``alpha`` between
-    neighboring sketches has at most this value times ``rank/(2 (alpha-1))``. ``1/t`` is the eigenvalue ratio ``gamma``
-    of the sketch.
+    For ``alpha >= 2`` and ``(alpha-1) t < 1``, the Renyi divergence of order ``alpha`` between neighboring sketches is
+    at most ``rank/(2 (alpha-1))`` times this value, if their eigenvalue ratio ``gamma`` is ``1/t``.
     """
     x = (alpha - 1.0) * t
     # -(ln(1-x) + x) - (alpha-1) (ln(1+t) - t), x = (alpha-1) t: the linear terms cancel (C14).
@@ -66,7 +65,7 @@ def sharp_divergence_bracket(alpha: float, t: float) -> float:
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
     """Return the Renyi curve of the bound ``rdp-tight``, for orders below ``gamma``.
 
-    The published bound ``rdp`` multiplies this curve by ``eigenvalues``.
+    With ``eigenvalues`` above 1, the result is that of the published bound ``rdp``.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
@@ -78,7 +77,7 @@ def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiC
 
 
 def sharp_curve(mechanism: Sketch, gamma: float) -> RenyiCurve:
-    """Return a smaller Renyi curve of the sketch, for orders from 2 to ``gamma + 1``.
+    """Return a Renyi curve smaller than ``rdp-tight``, for orders from 2 to ``gamma + 1``.
 
     ``gamma`` is the eigenvalue ratio of :class:`privproj.mechanisms.Sketch`.
     """
@@ -105,7 +104,7 @@ OF_MATRICES: dict[str, Any] = {
 def eigenvalues_of(mechanism: Sketch) -> int:
     """Return the assumed rank of the difference of ``Q Q^T`` between neighbors.
 
-    ``Q`` is the query matrix. The rank is a factor in the published bounds.
+    ``Q`` is the query matrix.
 
     Raises:
         InvalidParameterError: The rank is missing.
@@ -143,7 +142,7 @@ RDP_TIGHT = Bound(
 
 
 def _rdp_best_of(mechanism: Sketch) -> BestCurve:
-    """Return the smaller of two Renyi curves at every order."""
+    """Return the smaller one of two proved Renyi curves at every order."""
     gamma = mechanism.gamma_of_matrices
     # rdp-tight for 1 < alpha < Gamma, the sharper curve for 2 <= alpha < Gamma + 1 (C14).
     return BestCurve((tight_curve(mechanism, gamma), sharp_curve(mechanism, gamma)))

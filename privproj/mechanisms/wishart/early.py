@@ -33,9 +33,8 @@ SPECTRAL_CONSTANT = 0.5  # soundness: c of P(|G| >= sqrt d + sqrt r + u) <= 2 ex
 def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
     """Return the privacy loss of the bound ``early`` at its parameters (C11).
 
-    The loss is at most this number if two inner products of the release ``y`` exceed a threshold. The inner products
-    are ``r v.y`` and ``r v'.y``, for neighboring unit vectors ``v`` and ``v'`` and ``r`` degrees of freedom. The
-    threshold is ``t``, and ``r |y|`` must be at most ``radius``.
+    The bound holds if the release, times the degrees of freedom, has inner products above ``t`` with both neighboring
+    unit vectors and a norm of at most ``radius``.
     """
     dim, rank, m = mechanism.shape
     # slope = sqrt(R^2/t^2 - 1), sine = sqrt(1 - rho^2), m = 1 - rho.
@@ -74,8 +73,7 @@ def _log_below(rank: int, x: float) -> float:
 def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
     """Return the log of a bound on the probability that ``r |y|`` exceeds ``radius``.
 
-    ``y`` is the release, and ``r`` is the number of degrees of freedom. ``c`` is the constant in the exponent of the
-    bound.
+    ``y`` is the release, and ``r`` is the number of degrees of freedom.
     """
     dim, rank, _ = mechanism.shape
     # 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
@@ -95,8 +93,7 @@ def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
 def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
     """Return the bound ``early`` as a rule between epsilon and delta.
 
-    ``log_tail(t)`` is the log of the probability, or of its bound, that an inner product is below the threshold ``t``
-    of the theorem.
+    ``log_tail(t)`` is the log of a bound on the probability that an inner product of the release is at most ``t``.
     """
     both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
     return EpsilonDeltaRule(*both, margin=1.0)
@@ -105,8 +102,7 @@ def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> Epsil
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
     """Return epsilon of the bound ``early`` at a log delta, at its best parameters.
 
-    ``log_tail(t)`` is the log of the probability, or of its bound, that an inner product is below the threshold ``t``
-    of the theorem.
+    ``log_tail(t)`` is the log of a bound on the probability that an inner product of the release is at most ``t``.
     """
     rank = mechanism.needed_rank
     x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
@@ -125,9 +121,7 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
     """Return the smallest log delta of the bound ``early`` at an epsilon; at most 0.
 
-    ``log_tail(t)`` is the log of the probability, or of its bound, that an inner product is below the threshold ``t``
-    of the theorem. Delta is this probability, plus that of a norm above the radius of the theorem. Both parameters are
-    optimized.
+    ``log_tail(t)`` is the log of a bound on the probability that an inner product of the release is at most ``t``.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.
@@ -140,6 +134,7 @@ def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps
     x = find_crossing(lambda x: -excess(least / x, least), 2.0, low=1.0, high=1e60, rtol=1e-6)
     smallest = least / x.lower if x.upper < math.inf and x.lower > 0.0 else least * 1e-60
 
+    # Delta is the probability of an inner product below t, plus that of a norm above the radius.
     def at(share: float) -> float:
         t = smallest * math.exp(math.exp(share))
         remaining = find_crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper

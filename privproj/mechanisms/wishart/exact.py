@@ -12,8 +12,7 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 def representation(mechanism: Wishart) -> PrivacyProfile:
     """Return the privacy profile of the worst pair of neighboring vectors.
 
-    For equal norms, the worst pair has the largest misalignment that the assumption allows (C10), and the profile is
-    exact. Otherwise, the profile has numerical upper and lower bounds, over all pairs that the assumption allows (C12).
+    For equal norms, the profile is exact (C10). Otherwise, it has numerical upper and lower bounds (C12).
     """
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:

@@ -32,9 +32,9 @@ class _Quantiles:
     The privacy loss of the vector Wishart mechanism is a function of both (C9).
 
     Attributes:
-        t: ``|T|/sqrt(r)`` exceeds this number with probability ``delta_T``, for ``r`` degrees of freedom.
-        top: ``W`` exceeds this number with probability ``delta_W``.
-        both: ``W`` is outside of the interval between these two numbers with probability ``delta_W``.
+        t: The quantile of ``|T|/sqrt(r)``, where ``r`` is the number of degrees of freedom.
+        top: The one-sided upper quantile of ``W``.
+        both: The two-sided quantiles of ``W``.
     """
 
     t: float
@@ -46,8 +46,7 @@ def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) ->
     """Return the quantiles of the two variables of the Wishart loss, rounded outward.
 
     The Student variable is outside of its quantiles with probability ``e^log_delta_t``, and the chi-square variable
-    with probability ``e^log_delta_w``. If one of them is too small for the quantile functions, the quantiles are
-    infinite.
+    with probability ``e^log_delta_w``. The quantiles are infinite if a probability is too small.
     """
     from scipy import special
 
@@ -71,11 +70,10 @@ def largest_at_corners(
     """Return the largest privacy loss over intervals of its two variables, rounded up.
 
     The loss of the vector Wishart mechanism is a function of two variables ``A`` and ``W`` (C9, for unequal norms C12).
-    Either neighbor may have the larger norm. The result is at least 0.
 
     Args:
-        dim: The dimension ``d``.
-        rank: The degrees of freedom ``r``.
+        dim: The dimension.
+        rank: The degrees of freedom.
         log_ratio: The log of the ratio of the norms of the neighbors, of either sign.
         log_ends: The logs of the two ends of the interval of ``A``.
         w: The two ends of the interval of ``W``.
@@ -90,24 +88,24 @@ def largest_at_corners(
         for tau in {log_ratio, -log_ratio}
     ]
     size = q * abs(log_ratio) + abs(p) * sum(map(abs, log_ends))
+    # The loss is at least 0.
     return max(*corners, 0.0) + 1e-13 * size + 1e-300
 
 
 def published_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
     """Return the published bound on the privacy loss outside of two tail events.
 
-    The loss of the vector Wishart mechanism is a function of a Student variable ``T`` and a chi-square variable ``W``.
-    The events are their tails.
+    The events are tails of the two variables of the Wishart loss, a Student and a chi-square variable.
 
     Args:
         dim: The dimension.
         rank: The degrees of freedom of the Wishart matrix.
         m: The misalignment, one minus the cosine of neighboring vectors.
-        log_delta_t: The log of the probability of the event for ``T``.
-        log_delta_w: The log of the probability of the event for ``W``.
+        log_delta_t: The log of the probability of the event for the Student variable.
+        log_delta_w: The log of the probability of the event for the chi-square variable.
 
     Returns:
-        The bound in nats; ``inf`` if the event for ``T`` is too rare for a finite bound.
+        The bound in nats; ``inf`` if the event for the Student variable is too rare for a finite bound.
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
@@ -140,8 +138,7 @@ def split_rule(epsilon: Callable[[float | str, float], float], default: float | 
 def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
     """Return the rule from delta to epsilon for a bound ``loss`` on the privacy loss.
 
-    Delta is divided evenly between two tail events, unless the run has another split. ``margin`` is the relative error
-    of the loss due to rounding of the quantiles.
+    Delta is divided evenly between two tail events by default. ``margin`` is the relative error of the loss.
     """
     return split_rule(partial(quantile_epsilon, loss, *mechanism.shape), 0.5, margin=margin)
 
@@ -151,7 +148,7 @@ def quantile_epsilon(
 ) -> float:
     """Return epsilon at a log delta, for a bound ``loss`` outside of two tail events.
 
-    ``split`` is the share of delta for the tail of the Student variable. If it is a text, the share is optimized.
+    ``split`` is the share of delta for the tail of the Student variable, or a text to optimize the share.
     """
     if isinstance(split, float):
         # delta_T = split delta, delta_W = (1 - split) delta.
@@ -189,11 +186,12 @@ def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w
     """Return the largest privacy loss outside of two tail events (C11).
 
     The events are tails of the two variables of the Wishart loss, a Student and a chi-square variable. ``m`` is the
-    misalignment of neighboring vectors; vectors with a smaller misalignment have a smaller delta (C10).
+    largest misalignment of neighboring vectors.
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     spread = math.sqrt(m * (2.0 - m)) * quantiles.t
     if not m + spread < 1.0:
+        # Vectors with a smaller misalignment have a smaller delta (C10).
         return math.inf
     # max a ln A + (W/2) (1/A - 1) over a_- <= A <= a_+ and W within its quantiles, a = (d+1-r)/2 (C11).
     ends = math.log1p(-m - spread), math.log1p(spread - m)
