@@ -1,43 +1,52 @@
 """Account for balls-in-bins sampling: in each epoch a record is in one of several batches, chosen at random.
 
-**The epoch.** One release has the dominating pair ``(P, Q)``: ``P`` is its output distribution with the record, and
-``Q`` without it. ``W = dP/dQ`` is the likelihood ratio of an output drawn from ``Q``, and ``m`` is the mass of ``P``
-where ``Q`` is 0 (infinite loss). The record is in one of the ``t`` batches of the epoch, each with probability
-``1/t``. So the pair ``(Pbar, Q^t)`` dominates the epoch, where ``Pbar`` is the mean over ``i`` of
-``Q^(i-1) P Q^(t-i)`` (claim C25). Let ``S = W_1 + ... + W_t`` be a sum of independent copies of ``W``. At
-``s = e^eps`` the hockey-stick divergences of the epoch are
+One release has the dominating pair ``(P, Q)``: ``P`` is its output distribution with the record, and ``Q`` without it.
+``W`` is the likelihood ratio ``dP/dQ`` of an output drawn from ``Q``. An epoch has ``t`` batches, and ``S`` is a sum of
+``t`` independent copies of ``W``. The likelihood ratio of the epoch is ``S/t``, so the distribution of ``S`` gives its
+hockey-stick divergences (C25).
 
-    remove:  H_s(Pbar || Q^t) = m + E (S/t - s)_+
-    add:     H_s(Q^t || Pbar) = E (1 - s S/t)_+ = s E (1/s - S/t)_+.
-
-The excess in the remove direction is ``H_s(Pbar || Q^t) - max(0, 1 - s)``. It equals ``m + E (S/t - s)_+`` for
-``s >= 1`` and ``E (s - S/t)_+`` for ``s < 1``. Both are sums of positive terms, so no digits are lost by cancellation.
-
-**The distribution of W** is computed from two discrete pairs on a uniform grid (C18): a dominating pair gives an upper
-bound, and a dominated pair gives a lower bound. The mean of every increasing or decreasing convex function of ``S``
-increases if the pair of one release is replaced by a pair that dominates it (C25).
-
-**The distribution of S** is computed by repeated squaring. Let ``w`` be the least finite value of ``W``. The sum
-``Z = W_1 + ... + W_j - j w`` has a discrete distribution with masses ``q_i`` at ``z_i >= 0``. After each addition its
-atoms are moved to a grid:
-
-* (i) *Upper bound:* an atom of mass ``q`` at ``z``, between the grid points ``a <= z <= b``, is split so that its mass
-  and its mean do not change: ``q (b - z) / (b - a)`` at ``a`` and ``q (z - a) / (b - a)`` at ``b``.
-* (ii) *Lower bound:* all atoms between two neighboring grid points are merged into one atom at their mean.
-* (iii) *Beyond the last grid point* ``B`` only the total mass and the mean are stored. They determine ``E (Z - c)_+``
-  exactly for every ``c <= B``, because ``Z - c`` is positive there. For a larger ``c`` an upper bound uses the value
-  at ``B``, and a lower bound uses 0.
-* (iv) *Mass* ``m_q`` *of* ``Q`` *at* ``W = 0`` is moved to ``w``. This move increases ``E (S/t - s)_+``. It decreases
-  ``E (s - S/t)_+`` by at most ``m_q w``, which is added to the upper bound.
-
-By Jensen's inequality, (i) increases and (ii) decreases the mean of every convex function, on every grid. So the
-choice of the grid (:func:`_choose_points`) affects the accuracy of the bounds, but not their validity.
-
-**Rounding** (v). Masses are sums of products of positive factors. If every mass is accurate to a factor ``e^r``, so is
-every mean. If two distributions are added, their ``r`` add up (field ``growth``). The values ``z_i`` are positive and
-accurate to a factor ``1 +- rho`` (field ``drift``). ``E f(Z)`` is evaluated at ``(1 + rho) Z`` or ``(1 - rho) Z``:
-at the larger result for an upper bound, and at the smaller one for a lower bound.
+The distribution of ``W`` is computed from a dominating pair for upper bounds, and from a dominated pair for lower
+bounds (C18). The distribution of ``S`` is computed from it by repeated squaring, on grids that affect the accuracy of
+the bounds, but not their validity.
 """
+
+# **The epoch.** One release has the dominating pair ``(P, Q)``: ``P`` is its output distribution with the record, and
+# ``Q`` without it. ``W = dP/dQ`` is the likelihood ratio of an output drawn from ``Q``, and ``m`` is the mass of ``P``
+# where ``Q`` is 0 (infinite loss). The record is in one of the ``t`` batches of the epoch, each with probability
+# ``1/t``. So the pair ``(Pbar, Q^t)`` dominates the epoch, where ``Pbar`` is the mean over ``i`` of
+# ``Q^(i-1) P Q^(t-i)`` (claim C25). Let ``S = W_1 + ... + W_t`` be a sum of independent copies of ``W``. At
+# ``s = e^eps`` the hockey-stick divergences of the epoch are
+#
+#     remove:  H_s(Pbar || Q^t) = m + E (S/t - s)_+
+#     add:     H_s(Q^t || Pbar) = E (1 - s S/t)_+ = s E (1/s - S/t)_+.
+#
+# The excess in the remove direction is ``H_s(Pbar || Q^t) - max(0, 1 - s)``. It equals ``m + E (S/t - s)_+`` for ``s >=
+# 1`` and ``E (s - S/t)_+`` for ``s < 1``. Both are sums of positive terms, so no digits are lost by cancellation.
+#
+# **The distribution of W** is computed from two discrete pairs on a uniform grid (C18): a dominating pair gives an
+# upper bound, and a dominated pair gives a lower bound. The mean of every increasing or decreasing convex function of
+# ``S`` increases if the pair of one release is replaced by a pair that dominates it (C25).
+#
+# **The distribution of S** is computed by repeated squaring. Let ``w`` be the least finite value of ``W``. The sum
+# ``Z = W_1 + ... + W_j - j w`` has a discrete distribution with masses ``q_i`` at ``z_i >= 0``. After each addition its
+# atoms are moved to a grid:
+#
+# * (i) *Upper bound:* an atom of mass ``q`` at ``z``, between the grid points ``a <= z <= b``, is split so that its
+#   mass and its mean do not change: ``q (b - z) / (b - a)`` at ``a`` and ``q (z - a) / (b - a)`` at ``b``.
+# * (ii) *Lower bound:* all atoms between two neighboring grid points are merged into one atom at their mean.
+# * (iii) *Beyond the last grid point* ``B`` only the total mass and the mean are stored. They determine ``E (Z - c)_+``
+#   exactly for every ``c <= B``, because ``Z - c`` is positive there. For a larger ``c`` an upper bound uses the value
+#   at ``B``, and a lower bound uses 0.
+# * (iv) *Mass* ``m_q`` *of* ``Q`` *at* ``W = 0`` is moved to ``w``. This move increases ``E (S/t - s)_+``. It decreases
+#   ``E (s - S/t)_+`` by at most ``m_q w``, which is added to the upper bound.
+#
+# By Jensen's inequality, (i) increases and (ii) decreases the mean of every convex function, on every grid. So the
+# choice of the grid (:func:`_choose_points`) affects the accuracy of the bounds, but not their validity.
+#
+# **Rounding** (v). Masses are sums of products of positive factors. If every mass is accurate to a factor ``e^r``, so
+# is every mean. If two distributions are added, their ``r`` add up (field ``growth``). The values ``z_i`` are positive
+# and accurate to a factor ``1 +- rho`` (field ``drift``). ``E f(Z)`` is evaluated at ``(1 + rho) Z`` or ``(1 - rho)
+# Z``: at the larger result for an upper bound, and at the smaller one for a lower bound.
 
 import math
 from collections import Counter
@@ -89,12 +98,14 @@ KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besi
 
 @dataclass(frozen=True)
 class SumDistribution:
-    """A bound of the distribution of a sum ``Z`` of independent likelihood ratios.
+    """A bound of the distribution of a sum of independent likelihood ratios, each minus its least value (C25).
 
-    The distribution is discrete. Each term of ``Z`` is a likelihood ratio minus its least value. For every ``c``, the
-    means of ``(Z - c)_+`` and ``(c - Z)_+`` are at least those of the exact distribution for an upper bound, and at
-    most those for a lower bound. The code that builds the distribution guarantees this (C25).
+    For an upper bound, the mean of every monotone convex function is at least the exact one. For a lower bound, it is
+    at most the exact one. The code that builds the distribution guarantees this.
     """
+
+    # For every c, the means of (Z - c)_+ and (c - Z)_+ of the sum Z are at least those of the exact distribution for an
+    # upper bound, and at most those for a lower bound.
 
     places: Array  # values ``z_i >= 0`` of the atoms, increasing; dimensionless
 
@@ -113,7 +124,7 @@ class SumDistribution:
 class _Epoch:
     """A bound of the privacy profile of an epoch of balls-in-bins sampling.
 
-    It is computed from the distribution of ``S``, the sum of the likelihood ratios of all batches of the epoch.
+    It is computed from the distribution of the sum ``S`` of the likelihood ratios of all batches.
     """
 
     distribution: SumDistribution  # distribution of ``Z = S - t w``
@@ -129,10 +140,9 @@ class _Epoch:
     above: bool  # True for an upper bound, False for a lower one
 
     def excess(self, losses: Array) -> Array:
-        """Return a bound of the excess of delta over ``max(0, 1 - e^eps)``, remove direction.
+        """Return bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
-        Args:
-            losses: Epsilons in nats, of any sign.
+        ``losses`` are epsilons in nats, of any sign.
         """
         bounds = np.empty(len(losses))
         for read, chosen in ((self.right, losses >= 0.0), (self.left, losses < 0.0)):
@@ -142,22 +152,16 @@ class _Epoch:
         return bounds
 
     def thresholds(self, losses: Array) -> tuple[Array, Array]:
-        """Return thresholds ``c = t (s - w)`` for ``Z = S - t w``, rounded down and up.
-
-        ``S`` is the sum of the likelihood ratios of the ``t`` batches of an epoch, ``w`` is the least likelihood ratio,
-        and ``ln s`` are the ``losses``. ``Z = c`` is equivalent to ``S/t = s``. ``c`` is 0 where ``s <= w``.
-        """
+        """Return the likelihood-ratio sums that correspond to privacy losses, rounded down and up."""
+        # Z = S - t w is at the threshold c = t (s - w) if S/t = s, where ln s is the loss. c is 0 where s <= w.
         # c = t s (1 - e^(ln w - ln s))
         c = self.batches * np.exp(losses) * -np.expm1(np.minimum(self.log_least - losses, 0.0))
         error = UNIT_ROUNDING * (16.0 + 4.0 * np.abs(losses) + 4.0 * abs(self.log_least)) + self.distribution.drift
         return c * (1.0 - error), c * (1.0 + error)
 
     def right(self, losses: Array) -> Array:
-        """Return a bound of delta of the epoch at ``losses >= 0``, in the remove direction.
-
-        Delta at ``ln s`` is ``m + E (S/t - s)_+``, where ``S`` is the sum of the likelihood ratios of the ``t`` batches
-        and ``m`` is the mass of infinite losses.
-        """
+        """Return bounds of delta of the epoch at ``losses >= 0`` (nats), in the remove direction."""
+        # delta at ln s is m + E (S/t - s)_+, with the mass m of infinite losses
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = low if self.above else high
         # sum q (z - c)_+, also over the far atoms; beyond the grid the value at its end (above) or 0 (below)
@@ -171,11 +175,8 @@ class _Epoch:
         return np.maximum(share, 0.0) / self.batches * self.factor
 
     def left(self, losses: Array) -> Array:
-        """Return a bound of the excess of delta over ``1 - e^eps`` at ``losses < 0``.
-
-        The excess at ``eps = ln s`` in the remove direction is ``E (s - S/t)_+``, where ``S`` is the sum of the
-        likelihood ratios of the ``t`` batches.
-        """
+        """Return bounds of delta minus ``1 - e^eps`` at ``losses < 0`` (nats), in the remove direction."""
+        # the excess at ln s is E (s - S/t)_+
         distribution, low, high = self.distribution, *self.thresholds(losses)
         c = high if self.above else low
         # sum q (c - z)_+
@@ -208,13 +209,13 @@ class _Epoch:
 def allocate(profile: PrivacyProfile, run: Run, blocks: int | None = None) -> Phases:
     """Return the epochs of a balls-in-bins run as releases on the whole dataset (C25).
 
-    The composition of the returned releases bounds the run. If a record is in several batches of an epoch, the batches
-    may be divided into blocks, each of which contains a fixed number of the record's batches and counts as an epoch.
+    The composition of the returned releases bounds the run.
 
     Args:
         profile: The privacy profile of one release.
         run: A run with ``sampling=balls-in-bins``.
-        blocks: The number of blocks of an epoch (None: a number with a tight result).
+        blocks: The number of blocks into which the batches of an epoch are divided (None: a number with a tight
+            result). Each block contains a fixed number of a record's batches and counts as an epoch.
 
     Returns:
         Pairs of the profile of an epoch and the run of such epochs, at most three.
@@ -263,8 +264,8 @@ def _number_of_blocks(profile: PrivacyProfile, run: Run) -> int:
 def _divide(batches: int, picks: int, blocks: int) -> list[tuple[int, int, int]]:
     """Return the sizes of the blocks into which the batches of an epoch are divided (C25).
 
-    Each entry has the number of batches of a block, the number of these batches that contain the record, and the number
-    of such blocks.
+    Each entry has the number of batches of a block, the number of them that contain the record, and the number of such
+    blocks.
     """
     (size, longer), (picks, more) = divmod(batches, blocks), divmod(picks, blocks)
     sizes = Counter((size + (i < longer), picks + (i < more)) for i in range(blocks))
@@ -272,16 +273,15 @@ def _divide(batches: int, picks: int, blocks: int) -> list[tuple[int, int, int]]
 
 
 def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run] | None:
-    """Return the privacy profile of a test statistic of an epoch, for a lower bound (C28).
-
-    A record is in ``k`` of ``t`` batches. The statistic is the sum over the batches of ``ln(1 - r + r W)``, rounded to
-    a grid, where ``W`` is the likelihood ratio of the release on that batch. Every ``r`` gives a lower bound. With the
-    record, the distribution of the statistic is the same for every choice of the ``k`` batches.
+    """Return the privacy profile of a test statistic of a balls-in-bins epoch, a lower bound (C28).
 
     Returns:
         The profile and the run of such epochs, or None if there are more than :data:`MOST_TESTED_BATCHES` batches or if
         the release has no usable lower bound.
     """
+    # A record is in k of t batches. The statistic is the sum over the batches of ln(1 - r + r W), rounded to a grid,
+    # where W is the likelihood ratio of the release on that batch. Every r gives a lower bound. With the record, the
+    # distribution of the statistic is the same for every choice of the k batches.
     batches, count = run.batches or 1, run.batches_per_record
     if batches > MOST_TESTED_BATCHES:
         return None
@@ -329,12 +329,8 @@ def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Ru
 def _subset_profile(release: PrivacyProfile, batches: int, picks: int) -> PrivacyProfile:
     """Return the privacy profile of an epoch in which a record is in several batches.
 
-    The result is valid in the add and remove directions if ``release`` is.
-
-    Args:
-        release: The profile of one release.
-        batches: The number of batches of an epoch.
-        picks: The number of batches of a record, above 1 and below ``batches``.
+    The profile is valid in the add and remove directions if ``release`` is valid. ``picks`` is the number of batches of
+    a record, above 1 and below ``batches``.
     """
     epoch = Run(sampling=Sampling.BALLS_IN_BINS, batches=batches, batches_per_record=picks)
     bounds = SubsetEpochBounds(
@@ -354,7 +350,7 @@ def _subset_profile(release: PrivacyProfile, batches: int, picks: int) -> Privac
 def _epoch_profile(release: PrivacyProfile, batches: int, level: int = 0) -> PrivacyProfile:
     """Return the privacy profile of an epoch in which a record is in one batch.
 
-    The result is valid in the add and remove directions if ``release`` is.
+    The profile is valid in the add and remove directions if ``release`` is valid.
 
     Args:
         release: The profile of one release.
@@ -420,14 +416,11 @@ def _log_delta(excess: TwoSidedTable, eps: float, most: float = 0.0) -> Enclosur
 
 
 def _log(x: float) -> float:
-    """Return ``ln x``, or ``-inf`` for ``x = 0``."""
     return math.log(x) if x > 0.0 else -math.inf
 
 
 class EpochBounds:
-    """Upper and lower bounds of the privacy profile of an epoch of balls-in-bins sampling.
-
-    A record is in one batch of the epoch.
+    """Bounds of the privacy profile of a balls-in-bins epoch in which a record is in one batch.
 
     Args:
         release: The profile of one release.
@@ -468,14 +461,13 @@ class EpochBounds:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the profile was computed, as entries of a result."""
+        """How the profile was computed, for the report of a result."""
         return {"epoch": "sum of likelihood ratios", "atoms": len(self.above.distribution.places)}
 
     def excess_above(self, losses: Array) -> Array:
         """Return upper bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
-        Args:
-            losses: Epsilons in nats, of any sign.
+        ``losses`` are epsilons in nats, of any sign.
         """
         return self.above.excess(losses)
 
@@ -495,10 +487,7 @@ class EpochBounds:
     def excess_below(self, losses: Array) -> Array:
         """Return lower bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
-        The result is 0 if no lower bound is known.
-
-        Args:
-            losses: Epsilons in nats, of any sign.
+        ``losses`` are epsilons in nats, of any sign. The result is 0 if no lower bound is known.
         """
         if self.below is None:
             return np.zeros(len(losses))
@@ -521,10 +510,10 @@ def _least_loss(pair: DominatingPair) -> float:
 
 
 def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) -> SumDistribution:
-    """Return a bound of the distribution of a likelihood ratio minus its least value.
+    """Return a bound of the distribution of the likelihood ratio of a release minus its least value.
 
-    ``pair`` dominates the release (``above``), or the release dominates it. The likelihood ratio is that of the output
-    distributions with and without the record, for an output without the record. Its least value is ``e^log_least``.
+    The likelihood ratio (with over without the record) is that of an output without the record. If ``above`` is True,
+    ``pair`` must dominate the release; otherwise the release must dominate ``pair``.
     """
     error = np.where(pair.cells == 0, pair.rounding if above else -pair.rounding, 0.0)
     positive = pair.masses + error > 0.0
@@ -545,9 +534,10 @@ def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) 
 def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above: bool) -> SumDistribution:
     """Return a bound of the distribution of the sum of two independent terms, on a grid.
 
-    The result is an upper bound if ``above`` is True and both terms are upper bounds; otherwise it is a lower bound.
-    Atoms are moved to ``points`` such that the means of convex functions can only increase (or decrease).
+    It is an upper bound if ``above`` is True and both terms are upper bounds. It is a lower bound if ``above`` is False
+    and both are lower bounds.
     """
+    # Atoms are moved to the points such that the means of convex functions can only increase (or decrease).
     top = float(points[-1])
     mass, left, right = (np.zeros(len(points)) for _ in range(3))
     far_mass, far_excess = compile_kernel(convolve_discrete)(
@@ -580,19 +570,21 @@ def add_sum(one: SumDistribution, two: SumDistribution, points: Array, *, above:
 def _choose_points(
     one: SumDistribution, two: SumDistribution, top: float, least: float, density: float, score: float
 ) -> Array:
-    """Return grid points from 0 to ``top`` for the sum ``Z`` of two independent terms.
+    """Return grid points from 0 to ``top`` for the sum of two independent terms.
 
-    The points are evenly spaced in the normal score ``Phi^-1(P(Z <= z))``, under the output distributions of an epoch
-    with and without the record. Every grid gives valid bounds.
+    Every grid gives valid bounds.
 
     Args:
         one: The distribution of the first term.
         two: The distribution of the second term.
         top: The last grid point.
-        least: The least value of the sum of the likelihood ratios, which is subtracted in ``Z``.
-        density: The number of grid points per unit of the normal score.
+        least: The sum of the least values of the likelihood ratios, which the terms do not include.
+        density: The number of grid points per unit of the normal score (the normal quantile of the distribution
+            function).
         score: The largest normal score at which grid points are placed.
     """
+    # The points are evenly spaced in the normal score Phi^-1(P(Z <= z)) of the sum Z, under the output distributions of
+    # an epoch with and without the record.
     (x, p), (y, q) = _thinned(one), _thinned(two)
     places = np.add.outer(x, y).ravel()
     order = np.argsort(places, kind="stable")
@@ -611,15 +603,14 @@ def _choose_points(
 
 
 def _score_points(places: Array, weights: Array, score: float) -> tuple[Array, Array]:
-    """Return quantiles of a distribution at evenly spaced normal scores, and these scores.
-
-    The normal score of a value is ``Phi^-1`` of its distribution function.
+    """Return quantiles of a distribution at evenly spaced standard normal quantiles, and the latter.
 
     Args:
         places: The increasing values of the atoms.
         weights: The masses of the atoms, not normalized.
-        score: The largest absolute value of a normal score.
+        score: The largest absolute value of a standard normal quantile.
     """
+    # The normal score of a value is Phi^-1 of its distribution function.
     wanted = np.arange(-score, score, 0.4)  # wider than the lumps of the estimate
     at = np.searchsorted(np.maximum.accumulate(_normal_scores(weights, score)), wanted)
     marks, first = np.unique(places[np.minimum(at, len(places) - 1)], return_index=True)
@@ -640,12 +631,10 @@ def _thinned(distribution: SumDistribution) -> tuple[Array, Array]:
 
 
 def _normal_scores(weights: Array, largest: float) -> Array:
-    """Return the approximate normal score of each atom of a distribution.
-
-    The normal score is ``Phi^-1`` of the distribution function.
+    """Return the approximate normal score of each atom: ``Phi^-1`` of the distribution function.
 
     Args:
-        weights: The masses of the atoms in increasing order, not normalized.
+        weights: The masses of the atoms in increasing order of the values, not normalized.
         largest: The largest absolute value of a score.
     """
     total = float(np.sum(weights))

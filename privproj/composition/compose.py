@@ -10,7 +10,7 @@ from privproj.run import Run
 def compose(profile: PrivacyProfile, run: Run) -> Curve:
     """Return the privacy curve of a run of adaptive releases.
 
-    The curve is a valid upper bound if the profile is. The first of these methods that applies is used:
+    The curve is a valid upper bound if ``profile`` is valid. The first of these methods that applies is used:
 
     1. one release on the whole dataset: the profile itself; 2. several releases on the whole dataset: the closed form
     of their composition, if the profile has one; 3. one release on a sampled batch: the profile amplified by
@@ -43,7 +43,7 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
 def compose_phases(phases: Phases, step: float | None = None) -> Curve:
     """Return the joint privacy curve of several phases, each with its own profile and run.
 
-    The curve is a valid upper bound if all profiles are.
+    The curve is a valid upper bound if all profiles are valid.
 
     Args:
         phases: The profile of one release of each phase, and the run of the phase.
@@ -63,10 +63,13 @@ def compose_phases(phases: Phases, step: float | None = None) -> Curve:
 
 
 def releases_of(profile: PrivacyProfile, run: Run, *, in_blocks: bool = False) -> Phases:
-    """Return pairs of a profile and an unsampled run, for balls-in-bins sampling (C25).
+    """Return the epochs of a balls-in-bins run as releases on the whole dataset (C25).
 
-    The pairs are the epochs of the run. With ``in_blocks``, a record is in one batch of each of these releases, which
-    is usually looser, but resolves small deltas. For other sampling, the result is the given profile and run.
+    Args:
+        profile: The privacy profile of one release.
+        run: A run; without balls-in-bins sampling, the result is the given profile and run.
+        in_blocks: If True, each epoch is divided into blocks with one batch of a record each. The bound is usually
+            looser, but resolves smaller deltas.
     """
     if not run.allocates or run.single:
         return [(profile, run)]
@@ -78,12 +81,10 @@ def releases_of(profile: PrivacyProfile, run: Run, *, in_blocks: bool = False) -
 def compose_on_grid(phases: Phases, step: float | None = None, in_blocks: Phases | None = None) -> Curve:
     """Return the privacy curve of several phases, composed on one discretization grid.
 
-    Closed forms are not used (C2: composition of dominating pairs).
-
     Args:
         phases: The profile of one release of each phase, and the run of the phase.
         step: The distance of two grid points in nats (None: that of the profile that needs the finest grid).
-        in_blocks: The same run as phases with another upper bound (None: the same). The smaller bound is returned. At
+        in_blocks: The phases of another upper bound of the same run, or None. The smaller bound is returned. At
             extremely small deltas only this bound is used.
 
     Raises:

@@ -1,56 +1,64 @@
-"""Bound a release by two discrete pairs of measures: one dominates it, and it dominates the other.
+"""Bound a release by two discrete pairs of measures: one dominates it, and it dominates the other (C18).
 
-**Domination** (C2). Write ``t = e^eps``. Let ``(P, Q)`` be a pair of non-negative measures on the losses ``j h`` (``j``
-an integer, ``h`` the grid step). ``P`` has the masses ``p_j``, and the mass ``m`` at ``+inf``. ``Q`` has the masses
-``p_j / t_j`` with ``t_j = e^(j h)``. The profile of the pair is ``D(t) = m + sum over t_j > t of p_j (1 - t / t_j)``.
-The pair dominates a release with the profile ``delta`` if ``D(t) >= delta(t)`` for **every** ``t >= 0``. Adaptive
-composition preserves domination, even if the measures are not normalized: the profile of two releases is
-``int P2(dy) D_1(t e^-loss(y))``, which increases if one of both pairs is replaced by a pair that dominates it. The
-same with ``<=`` gives lower bounds.
+A pair of measures on a uniform grid of privacy losses has a privacy profile. The pair dominates a release if its
+profile is at least that of the release at every epsilon, negative ones included. Adaptive composition preserves
+domination (C2), so the composed pairs bound a run from above and from below.
 
-**The excess** is ``E(t) = delta(t) - max(0, 1 - t)``. It can be computed without cancellation. A profile that is the
-same in the add and remove directions has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to
-``1 + q (t - 1)`` and ``E`` to ``q E`` (C17; Balle, Barthe, Gaboardi 2018). For Poisson sampling this holds in the
-remove direction. For a fixed batch size it holds for ``t >= 1``, and ``E(1/t) = E(t) / t`` gives the other values. With
-``tau = expm1(j h) / q``, the excess of a sampled step at the loss ``j h`` is
-
-    E = q delta(log1p(tau))               if tau >= 0
-    E = q (1 + tau) delta(-log1p(tau))    if -1 < tau < 0
-    E = 0                                 if tau <= -1.
-
-**A dominating pair** (:func:`pair_above`, C18). The profile is evaluated at *knots*: some of the grid points, including
-0. At each knot an upper bound of ``delta`` is known. Because ``delta`` is convex in ``t``, the chords between these
-bounds are upper bounds too. Left of the first knot, the line to the point ``(t, delta) = (0, 1)`` is an upper bound.
-Right of the last knot, the last value is an upper bound.
-
-**A dominated pair** (:func:`pair_below`, C18). The line through two points of a convex function lies below the function
-outside the interval between them. So two lines bound ``delta`` from below between the knots ``i`` and ``i + 2``. Each
-line goes through the lower bound at ``i + 1`` and the upper bound at ``i`` or ``i + 2``. The segment that joins their
-values at ``i`` and ``i + 2`` lies below both lines, because they form a concave kink at ``i + 1``. If two segments meet
-at a knot, the smaller value is used. Beyond the first segment that is not positive at both ends, the lower bound of
-``E`` is 0.
-
-**From a polygon to masses** (:func:`_scale_polygon`, C18). The lower convex hull of the polygon is the profile of a
-pair, and the changes of its slope determine the masses. Floating-point masses are only approximate, so they are
-corrected. With ``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is
-
-    m + F_i,       F_i = sum_(l >= i) dt_l  sum_(j > l)  p_j / t_j    for t_i >= 1,
-    t_i m_q + G_i, G_i = sum_(l <  i) dt_l  sum_(j <= l) p_j / t_j    for t_i <= 1,
-
-where ``m_q`` is the ``Q``-mass at the loss ``-inf``. These sums have positive terms only, and a relative error of at
-most :data:`NESTED_SUM_RELATIVE_ERROR`. Three steps make the pair a valid bound:
-
-1. Masses at positive losses are multiplied by a factor ``kappa``, and masses at negative losses by
-   ``c = (kappa F_0 + m - m_q) / G_0``. Then both formulas agree at ``t = 1``.
-2. ``kappa`` is chosen so that the excess of the pair is at or above the polygon at every knot (at or below it for the
-   dominated pair). Between knots both are linear.
-3. ``p_0 = 1 - m - sum of the other masses`` completes ``P``. If this is negative, the dominating pair uses ``p_0 = 0``,
-   which only increases its profile. The dominated pair does not exist then.
-
-The proof holds for the pair with the exact ``c`` and ``p_0``. The field ``rounding`` bounds the difference between the
-computed and these exact masses; :mod:`privproj.composition.fourier` and :mod:`privproj.composition.repeated_squaring`
-account for it.
+All bounds are computed for delta minus ``max(0, 1 - e^eps)`` (the *excess*), which avoids cancellation. The profile of
+a release is evaluated at some grid points (*knots*). A polygon through these values bounds the excess, and the changes
+of its slope determine the masses of the pair.
 """
+
+# **Domination** (C2). Write ``t = e^eps``. Let ``(P, Q)`` be a pair of non-negative measures on the losses ``j h``
+# (``j`` an integer, ``h`` the grid step). ``P`` has the masses ``p_j``, and the mass ``m`` at ``+inf``. ``Q`` has the
+# masses ``p_j / t_j`` with ``t_j = e^(j h)``. The profile of the pair is ``D(t) = m + sum over t_j > t of p_j (1 - t /
+# t_j)``. The pair dominates a release with the profile ``delta`` if ``D(t) >= delta(t)`` for **every** ``t >= 0``.
+# Adaptive composition preserves domination, even if the measures are not normalized: the profile of two releases is
+# ``int P2(dy) D_1(t e^-loss(y))``, which increases if one of both pairs is replaced by a pair that dominates it. The
+# same with ``<=`` gives lower bounds.
+#
+# **The excess** is ``E(t) = delta(t) - max(0, 1 - t)``. It can be computed without cancellation. A profile that is the
+# same in the add and remove directions has ``E(1/t) = E(t) / t`` (C1). Sampling at rate ``q`` maps ``t`` to ``1 + q (t
+# - 1)`` and ``E`` to ``q E`` (C17; Balle, Barthe, Gaboardi 2018). For Poisson sampling this holds in the remove
+# direction. For a fixed batch size it holds for ``t >= 1``, and ``E(1/t) = E(t) / t`` gives the other values. With
+# ``tau = expm1(j h) / q``, the excess of a sampled step at the loss ``j h`` is
+#
+#     E = q delta(log1p(tau))               if tau >= 0
+#     E = q (1 + tau) delta(-log1p(tau))    if -1 < tau < 0
+#     E = 0                                 if tau <= -1.
+#
+# **A dominating pair** (:func:`pair_above`, C18). The profile is evaluated at *knots*: some of the grid points,
+# including 0. At each knot an upper bound of ``delta`` is known. Because ``delta`` is convex in ``t``, the chords
+# between these bounds are upper bounds too. Left of the first knot, the line to the point ``(t, delta) = (0, 1)`` is an
+# upper bound. Right of the last knot, the last value is an upper bound.
+#
+# **A dominated pair** (:func:`pair_below`, C18). The line through two points of a convex function lies below the
+# function outside the interval between them. So two lines bound ``delta`` from below between the knots ``i`` and ``i +
+# 2``. Each line goes through the lower bound at ``i + 1`` and the upper bound at ``i`` or ``i + 2``. The segment that
+# joins their values at ``i`` and ``i + 2`` lies below both lines, because they form a concave kink at ``i + 1``. If two
+# segments meet at a knot, the smaller value is used. Beyond the first segment that is not positive at both ends, the
+# lower bound of ``E`` is 0.
+#
+# **From a polygon to masses** (:func:`_scale_polygon`, C18). The lower convex hull of the polygon is the profile of a
+# pair, and the changes of its slope determine the masses. Floating-point masses are only approximate, so they are
+# corrected. With ``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is
+#
+#     m + F_i,       F_i = sum_(l >= i) dt_l  sum_(j > l)  p_j / t_j    for t_i >= 1,
+#     t_i m_q + G_i, G_i = sum_(l <  i) dt_l  sum_(j <= l) p_j / t_j    for t_i <= 1,
+#
+# where ``m_q`` is the ``Q``-mass at the loss ``-inf``. These sums have positive terms only, and a relative error of at
+# most :data:`NESTED_SUM_RELATIVE_ERROR`. Three steps make the pair a valid bound:
+#
+# 1. Masses at positive losses are multiplied by a factor ``kappa``, and masses at negative losses by ``c = (kappa F_0 +
+#    m - m_q) / G_0``. Then both formulas agree at ``t = 1``.
+# 2. ``kappa`` is chosen so that the excess of the pair is at or above the polygon at every knot (at or below it for the
+#    dominated pair). Between knots both are linear.
+# 3. ``p_0 = 1 - m - sum of the other masses`` completes ``P``. If this is negative, the dominating pair uses ``p_0 =
+#    0``, which only increases its profile. The dominated pair does not exist then.
+#
+# The proof holds for the pair with the exact ``c`` and ``p_0``. The field ``rounding`` bounds the difference between
+# the computed and these exact masses; :mod:`privproj.composition.fourier` and
+# :mod:`privproj.composition.repeated_squaring` account for it.
 
 import math
 from collections.abc import Callable
@@ -173,7 +181,7 @@ def repeat_by_squaring(
 class CoarseDescription:
     """A sampled release, with a rough distribution of its privacy loss (remove direction).
 
-    The rough distribution determines at which losses the privacy profile is evaluated. Any losses give valid bounds.
+    The distribution determines at which losses the privacy profile is evaluated. Any losses give valid bounds.
     """
 
     profile: PrivacyProfile  # privacy profile of the release
@@ -192,15 +200,13 @@ class CoarseDescription:
 
     @property
     def span(self) -> float:
-        """The difference of the largest and the smallest tabulated loss, in nats."""
+        """The difference of the largest and the smallest loss of the rough distribution, in nats."""
         return float(self.losses[-1] - self.losses[0])
 
     @property
     def widest_gap(self) -> float:
-        """The largest distance of two losses at which the profile is evaluated, in nats.
-
-        The distance is ``inf`` for profiles with a low resolution.
-        """
+        """The largest distance of two losses at which the profile is evaluated, in nats."""
+        # inf for profiles with a low resolution
         return WIDEST_KNOT_GAP if self.profile.resolution >= 32.0 else math.inf
 
     @property
@@ -211,10 +217,8 @@ class CoarseDescription:
     def pairs(self, step: float) -> "ExcessBounds":
         """Return bounds of delta minus ``max(0, 1 - e^eps)`` for one sampled step (C18).
 
-        The bounds are for the remove direction, and valid if the profile is.
-
-        Args:
-            step: The distance of two grid points in nats.
+        The bounds are for the remove direction, and valid if the profile is valid. ``step`` is the distance of two grid
+        points in nats.
         """
         # If the sampled pair is symmetric, the bounds hold in the add direction too.
         resolution = self.profile.resolution * (4.0 if step < 0.99 * self.deviation / self.profile.resolution else 1.0)
@@ -227,12 +231,12 @@ class CoarseDescription:
 
         Args:
             step: The distance of two grid points in nats.
-            resolution: The number of evaluations for one standard deviation of the loss, up to eight standard
-                deviations. At larger losses there are fewer.
+            resolution: The number of evaluations for one standard deviation of the loss.
 
         Raises:
             GridSizeError: The grid has more than :data:`MOST_GRID_CELLS` points.
         """
+        # Beyond eight standard deviations there are fewer evaluations.
         if not (count := max(-self.losses[0], self.losses[-1]) / step) < MOST_GRID_CELLS:
             raise GridSizeError(
                 f"the discretization grid needs {count:.2g} cells, more than {MOST_GRID_CELLS:.2g}. {REMEDY}"
@@ -251,7 +255,7 @@ class CoarseDescription:
 
 
 def distinct_cells(cells: Cells) -> Cells:
-    """Return the distinct cells in increasing order."""
+    """Return the distinct grid points in increasing order."""
     ordered = np.sort(cells)
     return ordered[np.concatenate([[True], ordered[1:] > ordered[:-1]])]
 
@@ -259,10 +263,11 @@ def distinct_cells(cells: Cells) -> Cells:
 def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return a function for the lower bounds and an array of upper bounds, from a table.
+    """Return lower bounds (as a function) and upper bounds of a tabulated privacy profile.
 
-    The bounds are for the points ``at``. Upper bounds are at least 1e-300.
+    ``at`` are the epsilons at which ``table`` is evaluated.
     """
+    # Upper bounds are at least 1e-300.
     if isinstance(table, TwoSidedTable):
         return partial(table.below, at), np.maximum(table.above(at), SMALLEST_UPPER_BOUND)
     lower, upper = table(at)
@@ -270,7 +275,7 @@ def _read_table(
 
 
 def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[], FloatArray], FloatArray]:
-    """Return a function for the lower bounds and an array of upper bounds of delta.
+    """Return lower bounds (as a function without arguments) and upper bounds of delta.
 
     Args:
         profile: A privacy profile.
@@ -296,8 +301,6 @@ def describe_coarsely(
     rough_excess: float | None = None,
 ) -> CoarseDescription:
     """Return a rough distribution of the privacy loss of one sampled step.
-
-    It takes about a hundred evaluations of the profile.
 
     Args:
         profile: The profile of the release.
@@ -346,7 +349,7 @@ def describe_coarsely(
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
     """Return upper bounds of delta minus ``max(0, 1 - e^eps)`` for an unsampled release.
 
-    The bounds are for the remove direction and epsilons of any sign, in nats.
+    They are for the remove direction and epsilons of any sign, in nats.
     """
     return delta_bounds(profile, eps)[1] if profile.excess is None else _read_table(profile.excess, eps)[1]
 
@@ -354,16 +357,16 @@ def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
 def _cut_tail(
     losses: FloatArray, log_excess: FloatArray, log_least: float, plateau: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return increasing losses and the log excess at these losses, without the tail.
+    """Return increasing losses and the log excess of a privacy profile at them, without the tail.
 
-    The excess is ``E = delta(t) - max(0, 1 - t)`` at ``t = e^loss``. The tail begins where ``ln E`` is ``log_least``,
-    or where the excess becomes nearly constant. Truncating it does not worsen any bound.
+    Any truncation of the tail gives valid bounds.
 
     Args:
         losses: Losses in nats from 0 on, increasing.
-        log_excess: ``ln E`` at these losses.
+        log_excess: The log of delta minus ``max(0, 1 - e^eps)`` at these losses.
         log_least: The log excess at which the tail is truncated.
-        plateau: A nearly constant excess is searched where it is at most this far above ``log_least``, in nats.
+        plateau: The tail is also truncated where the excess is nearly constant, and at most this many nats above
+            ``log_least``.
     """
     # A constant excess would put a small mass at very large losses, which would dominate the composition. At least
     # three points remain.
@@ -386,10 +389,9 @@ def _cut_tail(
 def _deviation(losses: FloatArray, excess: FloatArray) -> float:
     """Return the standard deviation of the finite privacy losses of a distribution, in nats.
 
-    Args:
-        losses: Privacy losses in nats.
-        excess: ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``, linear in ``t`` between these losses.
+    ``excess`` is delta minus ``max(0, 1 - e^eps)`` at epsilons equal to ``losses``.
     """
+    # linear in t = e^loss between them
     masses = np.maximum(_polygon_kinks(np.diff(losses), excess), 0.0)
     masses[losses == 0.0] = max(1.0 - float(masses.sum() - masses[losses == 0.0].sum()), 0.0)
     total = masses.sum()
@@ -402,10 +404,9 @@ def _deviation(losses: FloatArray, excess: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class ExcessBounds:
-    """Bounds of ``delta(t) - max(0, 1 - t)`` of a release at some grid points.
+    """Upper and lower bounds of delta minus ``max(0, 1 - e^eps)`` of a release at some grid points.
 
-    They are upper and lower bounds at ``t = e^loss``, in the remove direction. The code that builds them guarantees
-    them.
+    They are for the remove direction. The code that builds them guarantees them.
     """
 
     cells: Cells  # losses as integer multiples of ``step``, in increasing order
@@ -430,12 +431,12 @@ class ExcessBounds:
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
     """Return bounds of delta minus ``max(0, 1 - e^eps)`` for a sampled step (C17).
 
-    The bounds are for the remove direction.
+    They are for the remove direction.
 
     Args:
         profile: The profile of the release.
         run: The sampling of the batches.
-        cells: The losses as integer multiples of ``step``, in increasing order.
+        cells: The epsilons as integer multiples of ``step``, in increasing order.
         step: The distance of two grid points in nats.
     """
     # For a symmetric pair, the negatives of the cells are added. Otherwise the cells beyond the end of the support are
@@ -481,8 +482,8 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
     """Return a pair of measures that dominates every release with these upper bounds (C18).
 
     Args:
-        cells: The losses as integer multiples of ``step``, in increasing order; one of them is 0.
-        upper: Upper bounds of ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``, in the remove direction.
+        cells: Epsilons as integer multiples of ``step``, in increasing order; one of them is 0.
+        upper: Upper bounds of delta minus ``max(0, 1 - e^eps)`` at these epsilons, in the remove direction.
         step: The distance of two grid points in nats.
 
     Raises:
@@ -503,8 +504,8 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
     The result is None if the bounds are too far apart.
 
     Args:
-        cells: The losses as integer multiples of ``step``, in increasing order; one of them is 0.
-        lower: Lower bounds of ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``, in the remove direction.
+        cells: Epsilons as integer multiples of ``step``, in increasing order; one of them is 0.
+        lower: Lower bounds of delta minus ``max(0, 1 - e^eps)`` at these epsilons, in the remove direction.
         upper: Upper bounds of the same values.
         step: The distance of two grid points in nats.
     """
@@ -536,8 +537,8 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
 def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, FloatArray]:
     """Return the vertices of the lower convex hull of a privacy profile (C18).
 
-    The profile is given by ``values``, its excess ``E = delta - max(0, 1 - t)`` at ``t = e^loss``. The result has the
-    losses of the vertices as multiples of ``step``, and ``E`` there. The loss 0 is always included.
+    The profile is given by ``values``: delta minus ``max(0, 1 - e^eps)`` at the grid points ``cells``. The result has
+    the grid points of the vertices, always including the loss 0, and the values there.
     """
     # The hull includes the point (t, E) = (0, 0).
     while True:
@@ -559,15 +560,15 @@ def _lower_hull(cells: Cells, values: FloatArray, step: float) -> tuple[Cells, F
 
 
 def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
-    """Return the ``P``-masses at the corners of a polygon: ``t`` times the change of slope.
+    """Return the masses of the privacy loss distribution whose profile is a polygon.
 
-    The polygon is the excess ``E = delta(t) - max(0, 1 - t)`` of a privacy profile. The value at ``t = 1`` is not a
-    mass.
+    The mass at the loss 0 is not valid.
 
     Args:
         gap: The differences of the losses of neighboring corners, in nats.
-        values: The excess ``E`` at the corners.
+        values: Delta minus ``max(0, 1 - e^eps)`` at the corners.
     """
+    # a P-mass is t = e^loss times the change of slope of the polygon in t
     # At t = 1 the excess has a further change of slope.
     # p_i = t_i (E_(i+1) - E_i) / (t_(i+1) - t_i) - t_i (E_i - E_(i-1)) / (t_i - t_(i-1)): slope on the right less left.
     rise = np.diff(values)
@@ -579,18 +580,17 @@ def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
 def _scale_polygon(
     cells: Cells, values: FloatArray, step: float, m: float, m_q: float, *, below: bool = False
 ) -> DominatingPair | None:
-    """Return a pair of measures whose excess is at or above a convex polygon (C18).
+    """Return a pair of measures whose privacy profile is at or above a convex polygon (C18).
 
-    The excess is ``delta(t) - max(0, 1 - t)`` at ``t = e^loss``. With ``below``, it is at or below the polygon. The
-    result is None if no scale of the masses achieves that.
+    The result is None if no scale of the masses achieves that.
 
     Args:
-        cells: The losses of the corners as integer multiples of ``step``; one of them is 0.
-        values: The polygon at these losses.
+        cells: The epsilons of the corners as integer multiples of ``step``; one of them is 0.
+        values: Delta minus ``max(0, 1 - e^eps)`` at the corners.
         step: The distance of two grid points in nats.
         m: The ``P``-mass at the loss ``+inf``.
         m_q: The ``Q``-mass at the loss ``-inf``.
-        below: True for a lower bound.
+        below: True for a lower bound: the profile is at or below the polygon.
     """
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
     if zero in (0, len(cells) - 1):  # no loss on one side of 0
@@ -639,12 +639,12 @@ def _ratios(wanted: FloatArray, sums: FloatArray) -> FloatArray:
 
 
 def _excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:
-    """Return nested sums that determine the privacy profile of a pair of measures (C18).
+    """Return delta minus ``max(0, 1 - e^eps)`` of a pair of measures, without infinite losses (C18).
 
-    With ``t = e^loss``, ``dt_l = t_(l+1) - t_l`` and the ``Q``-masses ``q_j``, the sums are
-    ``F_i = sum_(l >= i) dt_l sum_(j > l) q_j`` for losses from 0 on, and ``G_i = sum_(l < i) dt_l sum_(j <= l) q_j``
-    for losses up to 0.
+    The first array is for losses from 0 on, and the second one for losses up to 0.
     """
+    # With t = e^loss, dt_l = t_(l+1) - t_l and the Q-masses q_j = p_j / t_j, the sums of positive terms are F_i for
+    # losses from 0 on, and G_i for losses up to 0.
     # weight_j = p_j / t_j,  width_l = dt_l = t_(l+1) - t_l
     t = np.exp(losses)
     weight, width = masses / t, t[:-1] * np.expm1(gap)

@@ -1,19 +1,24 @@
-"""Compose dominating pairs on a uniform grid by Fourier inversion, with a proved error bound.
+"""Compose dominating pairs on a uniform grid by Fourier inversion, with a proved error bound (C19).
 
-``P`` is the distribution of the loss of the run, in units of the grid step ``h``. Each mass at the loss ``S h`` is
-multiplied by ``e^(theta S h)``. The *tilt* ``theta`` is chosen so that the bulk of the tilted distribution is near
-``eps``. Then a relative error of the bulk causes an equal relative error of delta, however small delta is. The
-inversion uses a window of ``n`` cells, ``a <= S < a + n``. The finite part of delta is the part that is due to finite
-losses. Except for aliasing, it equals ``scale / n sum_k R_k W_k``, where ``R_k`` is the discrete Fourier transform of
-the tilted distribution at the frequency ``k``, and ``W_k`` is the difference of two geometric series. Claim C19 proves
-this and numbers the errors as follows (``u`` is the unit roundoff):
-
-* (i) mass outside the window and (ii) aliasing, which are absolute errors; all others are relative to ``scale``;
-* (iii) rounding of the tilted masses, (iv) of the transform of these masses, in bins or by FFT, and (v) of the powers
-  of the transform. (v) includes (iii) and (iv);
-* (vi) omitted frequencies, (vii) rounding of the sum over frequencies, and (viii) of the exponents of ``scale`` and
-  ``b = e^(eps - s h)``, where ``s`` is the first cell with a loss above ``eps``.
+The loss distribution of the run is exponentially tilted: each mass is multiplied by ``e^(theta loss)``, with a *tilt*
+``theta`` for which the bulk of the tilted distribution is near the epsilon of the query. Then a relative error of the
+bulk causes an equal relative error of delta, however small delta is. Delta is computed from the discrete Fourier
+transform of the tilted distribution, with bounds of the aliasing, truncation and rounding errors.
 """
+
+# ``P`` is the distribution of the loss of the run, in units of the grid step ``h``. Each mass at the loss ``S h`` is
+# multiplied by ``e^(theta S h)``. The *tilt* ``theta`` is chosen so that the bulk of the tilted distribution is near
+# ``eps``. Then a relative error of the bulk causes an equal relative error of delta, however small delta is. The
+# inversion uses a window of ``n`` cells, ``a <= S < a + n``. The finite part of delta is the part that is due to finite
+# losses. Except for aliasing, it equals ``scale / n sum_k R_k W_k``, where ``R_k`` is the discrete Fourier transform of
+# the tilted distribution at the frequency ``k``, and ``W_k`` is the difference of two geometric series. Claim C19
+# proves this and numbers the errors as follows (``u`` is the unit roundoff):
+#
+# * (i) mass outside the window and (ii) aliasing, which are absolute errors; all others are relative to ``scale``;
+# * (iii) rounding of the tilted masses, (iv) of the transform of these masses, in bins or by FFT, and (v) of the powers
+#   of the transform. (v) includes (iii) and (iv);
+# * (vi) omitted frequencies, (vii) rounding of the sum over frequencies, and (viii) of the exponents of ``scale`` and
+#   ``b = e^(eps - s h)``, where ``s`` is the first cell with a loss above ``eps``.
 
 import math
 from collections.abc import Callable
@@ -83,10 +88,7 @@ class _RepeatedPair(NamedTuple):
         return np.log(np.maximum(self.pair.masses, LEAST_LOG_MASS))
 
     def thin(self, atoms: int) -> tuple[FloatArray, FloatArray]:
-        """Return losses (nats) and log masses, merged into about ``atoms`` groups.
-
-        They only guide searches.
-        """
+        """Return losses (nats) and log masses, merged into about ``atoms`` groups to guide searches."""
         starts = np.arange(0, len(self.pair.cells), max(1, len(self.pair.cells) // atoms))
         every = np.maximum(self.pair.masses, LEAST_LOG_MASS)
         masses = np.add.reduceat(every, starts)
@@ -100,10 +102,11 @@ class _RepeatedPair(NamedTuple):
 
 
 class FourierComposition:
-    """The composition of phases on a uniform grid: ``delta(eps)`` with a proved error (C19).
+    """The composition of phases on a uniform grid, with a proved error of delta (C19).
 
-    If the pairs dominate the releases, ``value + error`` plus the mass of infinite losses is an upper bound of delta.
-    If the releases dominate the pairs, ``value - error`` is a lower bound.
+    The result of ``delta`` has a value and an error. If the pairs dominate the releases, value plus error plus the mass
+    of infinite losses is an upper bound of delta. If the releases dominate the pairs, value minus error is a lower
+    bound.
 
     Args:
         phases: The pair of measures of one release of each phase, and the number of releases. All pairs have the same
@@ -151,10 +154,11 @@ class FourierComposition:
         return len(self.phases) == 1 and self.phases[0].steps == 1
 
     def moments(self, theta: float) -> tuple[float, float, float]:
-        """Return the cumulant generating function of the loss at ``theta``, and two derivatives.
+        """Return the log moment generating function of the loss at ``theta``, and two derivatives.
 
-        The function is ``ln E e^(theta loss)`` of the run, approximately. The result only guides searches.
+        The result is approximate and only guides searches.
         """
+        # the function is ln E e^(theta loss) of the run
         losses, starts, sizes = self.thin_losses, self.thin_starts, self.thin_sizes
         exponent = theta * losses + self.thin_logs
         top = np.maximum.reduceat(exponent, starts)
@@ -165,11 +169,12 @@ class FourierComposition:
         return float(self.counts @ (np.log(mass) + top)), float(self.counts @ mean), float(self.counts @ variance)
 
     def tilt_for(self, eps: float) -> float:
-        """Return approximately the best exponential tilt ``theta`` for computing ``delta(eps)``.
+        """Return approximately the best exponential tilt for computing ``delta(eps)``.
 
-        At the best tilt, the terms of ``delta(eps)`` are largest near the mean of the distribution tilted by
-        ``e^(theta loss)``. Any tilt gives a valid result.
+        Any tilt gives a valid result.
         """
+        # At the best tilt, the terms of delta(eps) are largest near the mean of the distribution tilted by e^(theta
+        # loss).
 
         def gap(theta: float) -> tuple[float, float]:
             # The derivative of K(theta) - theta eps - ln(1 + theta) - theta ln(1 + 1/theta) is
@@ -198,8 +203,8 @@ class FourierComposition:
         """Return approximately the root of an increasing function of the exponential tilt.
 
         Args:
-            gap: Map from a tilt ``theta`` to the value of the function and its slope.
-            theta: The start of the search.
+            gap: Map from a tilt to the value of the function and its slope.
+            theta: The tilt at which the search starts.
         """
         # bracketed Newton steps in ln theta; a poor tilt gives a large error bound, but a valid result
         low, high = 1e-3 / self.deviation, max(1e3 / self.deviation, 4.0 * theta)
@@ -214,10 +219,8 @@ class FourierComposition:
         return theta
 
     def limit_tilt(self, theta: float) -> float:
-        """Return the exponential tilt, reduced if a few rare, huge losses would dominate.
-
-        The result is at most 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
-        """
+        """Return the exponential tilt, reduced if rare, huge losses would dominate the distribution."""
+        # at most 600 / (largest loss of one step), so that e^(theta loss) does not overflow
         # The tilt is reduced while the variance of the tilted distribution more than triples between 0.85 theta and
         # theta. For compositions with small_delta the tilt is not changed.
         if self.small_delta:
@@ -230,11 +233,11 @@ class FourierComposition:
         return theta
 
     def _log_chernoff_bound(self, eps: float) -> float:
-        """Return the log of a Chernoff bound of delta, valid if the pairs dominate (C19).
+        """Return the log of an upper bound of delta: Chernoff's bound plus infinite losses (C19).
 
-        The bound is ``E e^(theta loss) max_l e^(-theta l) (1 - e^(eps - l))`` for the loss of the run, at nearly the
-        best ``theta``. Infinite losses are not included.
+        It is valid if the pairs dominate the releases.
         """
+        # E e^(theta loss) max_l e^(-theta l) (1 - e^(eps - l)) for the loss of the run, at nearly the best theta
         if eps > self.largest:
             return math.log(max(self.infinity_mass, LEAST_LOG_MASS))
         theta = self.tilt_for(eps)
@@ -249,11 +252,10 @@ class FourierComposition:
     def tilted_sum(self, theta: float) -> "TiltedSum":
         """Return the loss distribution of the run, tilted by ``e^(theta loss)``.
 
-        The tilt is rounded down to a geometric grid of tilts.
-
         Raises:
             GridSizeError: The transform exceeds the limits of memory or time.
         """
+        # The tilt is rounded down to a geometric grid of tilts.
         tilted = self.tilt_at(math.floor(math.log(theta) / self.spacing))
         if isinstance(tilted, GridSizeError):
             raise tilted
@@ -266,11 +268,7 @@ class FourierComposition:
             return error
 
     def _delta(self, eps: float) -> "DeltaValue":
-        """Return the part of delta due to finite losses at ``eps`` (nats), with its error.
-
-        Raises:
-            GridSizeError: The transform exceeds the limits of memory or time.
-        """
+        """Return the part of delta due to finite losses at ``eps`` (nats), with its error."""
         if self.single:
             return self.direct(eps)
         if eps > self.largest:
@@ -278,11 +276,8 @@ class FourierComposition:
         return self.tilted_sum(self.tilt_for(eps)).delta(eps)
 
     def direct(self, eps: float) -> "DeltaValue":
-        """Return the part of delta due to finite losses of one release, by direct summation.
-
-        Args:
-            eps: Epsilon in nats.
-        """
+        """Return the part of delta due to finite losses of one release at ``eps`` (nats)."""
+        # by direct summation
         pair, losses = self.phases[0].pair, self.phases[0].pair.losses
         above = losses > eps
         # sum_(j h > eps) p_j (1 - e^(eps - j h))
@@ -299,15 +294,15 @@ class FourierComposition:
 
         Args:
             delta: A probability above 0.
-            above: If True, return approximately the least ``eps >= 0`` at which the curve is certainly at most
-                ``delta``. Otherwise return approximately the largest ``eps`` at which the curve is certainly at least
-                ``delta``, or 0.
+            above: True for an upper bound, False for a lower bound.
             near: The start of the search in nats (None: from the tilt for ``delta``). Any start gives a valid result.
 
         Raises:
             GridSizeError: The error of the composition is too large to tell whether ``delta(eps)`` is above or below
                 ``delta``.
         """
+        # If above, approximately the least eps >= 0 at which the curve is certainly at most delta. Otherwise
+        # approximately the largest eps at which the curve is certainly at least delta, or 0.
         # Newton's method in (eps, ln delta)
         sign = 1.0 if above else -1.0
         if above and self.basic <= delta:
@@ -361,12 +356,11 @@ class FourierComposition:
 
 
 class TiltedSum:
-    """The exponentially tilted loss distribution of a run, with its Fourier transform.
+    """The exponentially tilted loss distribution of a run, with its Fourier transform."""
 
-    Everything that does not depend on ``eps`` is computed once.
-    """
+    # Everything that does not depend on eps is computed once.
 
-    # The error bounds of the module docstring are computed as follows: (i) and (ii) in window, (iii) in add, (iv) in
+    # The error bounds at the top of this module are computed as follows: (i) and (ii) in window, (iii) in add, (iv) in
     # both transform_by_..., (v) and (vi) in transform, and (vii) in prepare_sums. delta computes (viii) and adds up all
     # errors.
 
@@ -389,11 +383,7 @@ class TiltedSum:
         self.prepare_sums(values, errors)
 
     def add(self, phase: _RepeatedPair) -> None:
-        """Add the releases of one phase to the sum.
-
-        The stored values are the masses of one release multiplied by ``e^(theta loss)`` and normalized, the log of the
-        normalization, the rounding error of the masses, and their variance in squared grid steps.
-        """
+        """Tilt and normalize the masses of one release of a phase, and bound their rounding error."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
         log_mass = _log_sum_exp(exponent + phase.logs)
@@ -419,12 +409,12 @@ class TiltedSum:
     def window(self) -> tuple[int, int, float]:
         """Return the range of losses that the transform covers, and the tilted mass outside it.
 
-        The range is the grid points ``a <= S < a + n`` for the loss ``S`` of the run in grid steps. The result is
-        ``(a, n)`` and an upper bound of the mass, which causes errors of the tail and of aliasing.
+        The range is given by its first grid point and its number of grid points. The mass is an upper bound.
 
         Raises:
             GridSizeError: The range is too long.
         """
+        # The range is a <= S < a + n for the loss S of the run in grid steps. The mass causes errors (i) and (ii).
         phases = self.composition.phases
         mean = math.fsum(p.steps * float(m @ p.pair.cells) for p, m in zip(phases, self.masses, strict=True))
         deviation = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True))) + 1e-3
@@ -448,13 +438,12 @@ class TiltedSum:
         return start, length, 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
 
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
-        """Return the distance from the mean beyond which the tilted mass is negligible.
+        """Return the distance from the mean, in grid steps, beyond which the tilted mass is negligible.
 
-        The distance is in grid steps, and the mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` by Chernoff's bound
-        (C19). Every order of this bound gives a valid result.
+        The mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` by Chernoff's bound (C19).
 
         Args:
-            orders: Orders of Chernoff's bound, of which the best is used.
+            orders: Orders of Chernoff's bound, of which the best is used; any order is valid.
             sign: 1 above the mean, -1 below.
             mean: The mean of the tilted distribution in grid steps.
         """
@@ -478,7 +467,7 @@ class TiltedSum:
     def transform(self) -> tuple[Cells, Spectrum, FloatArray]:
         """Return the discrete Fourier transform of the tilted distribution of the run.
 
-        The result has the frequencies ``k`` that are not negligible, the transform there, and an error bound for it.
+        The result has the frequencies that are not negligible, the transform there, and an error bound for it.
 
         Raises:
             GridSizeError: The FFT would be too long.
@@ -514,10 +503,8 @@ class TiltedSum:
         return frequencies, value, (powers + relative) * np.exp(log_size + powers)
 
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
-        """Return the Fourier transform of one step of phase ``i`` by FFT, and its error.
-
-        The frequencies are ``k = 0..n/2``. The error covers the rounding of the masses and of the FFT.
-        """
+        """Return the Fourier transform of one step of phase ``i`` by FFT, and an error bound."""
+        # The frequencies are k = 0..n/2. The error covers the rounding of the masses (iii) and of the FFT (iv).
         wrapped = np.bincount(self.composition.phases[i].pair.cells % n, self.masses[i], n)
         # Error (iv), transform by FFT: g log2(n) sqrt(n) |p~|_2 + N u, the latter for sums of masses on one cell.
         error = (
@@ -526,15 +513,14 @@ class TiltedSum:
         return np.fft.rfft(wrapped), self.errors[i] + error + len(self.masses[i]) * UNIT_ROUNDING
 
     def transform_by_sums(self, i: int, wanted: Cells, n: int) -> tuple[Spectrum, float]:
-        """Return the Fourier transform of one step of phase ``i`` by direct sums, and its error.
-
-        The error covers the rounding of the masses and of the sums, in bins of neighboring grid points.
+        """Return the Fourier transform of one step of phase ``i`` by direct sums, and an error bound.
 
         Args:
             i: The index of the phase.
-            wanted: The frequencies ``k``.
+            wanted: The frequencies, as integers.
             n: The length of the transform in grid points.
         """
+        # The error covers the rounding of the masses (iii) and of the sums (iv), in bins of neighboring grid points.
         cells, masses = self.composition.phases[i].pair.cells, self.masses[i]
         # Ranges of frequencies that are wide enough for few bins, in which most factors e^(-i w_k j) are 1.
         few_bins = 8.0 * n / (int(cells[-1] - cells[0]) + 1)
@@ -552,10 +538,8 @@ class TiltedSum:
         return phi, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
     def wanted_frequencies(self) -> Cells | None:
-        """Return the frequencies ``k <= n/2`` at which the transform is not negligible.
-
-        The result is None if there are too many.
-        """
+        """Return the frequencies at which the transform is not negligible; None if too many."""
+        # only k <= n/2
         # A shorter FFT determines the frequencies. The omitted ones are counted as error (vi) of delta.
         n, phases = self.length, self.composition.phases
         # The shorter FFT resolves the phase with the largest variance, and all phases together.
@@ -594,7 +578,7 @@ class TiltedSum:
             values: The Fourier transform of the tilted distribution, at the frequencies that are not omitted.
             errors: The error bounds of these values.
         """
-        # parts of both geometric series of W_k, and of the errors (v) and (vii) of the module docstring
+        # parts of both geometric series of W_k, and of the errors (v) and (vii)
         # Frequencies k and n - k together: the real part counts twice, except for k = 0 and k = n/2. All is over n.
         weight = np.where((self.frequencies == 0) | (2 * self.frequencies == self.length), 1.0, 2.0) / self.length
         values *= weight
@@ -623,12 +607,10 @@ class TiltedSum:
         self.end_sums = self.sums_at(self.start)
 
     def sums_at(self, cell: int) -> tuple[float, float]:
-        """Return the two sums over frequencies from which delta is computed.
-
-        The sums are ``Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k))`` for ``x = theta`` and
-        ``x = theta + 1``, with ``w_k = 2 pi k / n``. ``theta`` is the tilt, ``h`` the grid step, ``n`` the length of
-        the transform, and ``R_k`` the transform of the tilted distribution.
-        """
+        """Return two sums over frequencies at a grid point, from which delta is computed."""
+        # Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k)) for x = theta and x = theta + 1, with w_k = 2 pi k
+        # / n, the tilt theta, the grid step h, the length n of the transform, and the transform R_k of the tilted
+        # distribution
         n, block = self.length, SUMMED_BLOCK
         if len(self.frequencies) < FEWEST_IN_BLOCKS or 8 * len(self.frequencies) < int(self.frequencies[-1]):
             turn = np.exp(2j * np.pi / n * (self.frequencies * (cell % n) % n))
@@ -697,21 +679,16 @@ def _log_sum_exp(logs: FloatArray) -> float:
 
 
 def _turn_masses(masses: FloatArray, cells: Cells, k: int, n: int) -> FloatArray | Spectrum:
-    """Return ``p_j e^(-2 pi i k j / n)`` for the masses ``p_j`` at the grid points ``j``.
-
-    The result is real if all factors are 1 or -1.
-    """
+    """Return the masses times ``e^(-2 pi i k cells / n)``, which shifts their Fourier transform by ``k``."""
+    # p_j e^(-2 pi i k j / n) for the masses p_j at the grid points j; real if all factors are 1 or -1
     if 2 * k in (0, n):
         return masses * (1.0 - 2.0 * (cells & 1)) if k else masses
     return masses * np.exp(-2j * np.pi / n * (k * (cells % n) % n))
 
 
 def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n: int) -> tuple[Spectrum, int]:
-    """Return the Fourier transform of masses at small frequencies, and the number of bins.
-
-    The transform is ``sum_j q_j e^(-2 pi i k j / n)`` for the masses ``q_j`` at the grid points ``j`` (C19, "Sums in
-    bins").
-    """
+    """Return the Fourier transform of masses at small frequencies, and the number of bins (C19)."""
+    # sum_j q_j e^(-2 pi i k j / n) for the masses q_j at the grid points j (C19, "Sums in bins")
     # Bins of b cells, a power of two that divides n, such that |x| = pi |k| b / n <= 1.
     wide = math.floor(math.log2(n / (math.pi * max(1, int(np.max(np.abs(k)))))))
     bits = max(min(wide, (n & -n).bit_length() - 1), 0)
@@ -739,7 +716,7 @@ def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n:
 
 
 def _join_ranges(starts: Cells, stops: Cells) -> Cells:
-    """Return the distinct integers of sorted ranges ``starts..stops``, ends included."""
+    """Return the distinct integers in sorted ranges from ``starts`` to ``stops``, ends included."""
     # the ranges overlap at most at their ends
     starts = np.maximum(starts, np.concatenate([starts[:1], stops[:-1] + 1]))
     counts = np.maximum(stops - starts + 1, 0)
@@ -752,11 +729,9 @@ def _squared_size(phi: Spectrum) -> FloatArray:
 
 
 def _squared_size_bound(squares: FloatArray, error: float) -> FloatArray:
-    """Return an upper bound of ``|phi|^2`` for complex numbers ``phi`` with an error.
+    """Return upper bounds of the squared moduli of complex numbers with an absolute error.
 
-    Args:
-        squares: The computed ``|phi|^2``.
-        error: A bound of the absolute error of the computed ``phi``.
+    ``squares`` are the computed squared moduli.
     """
     # (|phi^| + e)^2 = |phi^|^2 + (2 |phi^| + e) e <= |phi^|^2 + 3 e, because |phi| <= 1
     return squares * (1.0 + 1e-12) + 3.0 * error

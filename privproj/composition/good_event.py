@@ -1,12 +1,14 @@
-"""Bound a run by the probability of a bad event plus the delta of a Gaussian run (C16).
+"""Bound delta of a run by the probability of a bad event plus the delta of a Gaussian run (C16).
 
-The bad event of a release is that the release multiplies the norm of the difference of neighboring sums by more than
-``radius(p)``. It has a probability of at most ``p``, and can occur ``n`` times in the run. If it does not occur, the
-run has at most the privacy loss of a Gaussian run with ``mu radius(p)``, where ``mu`` is the sensitivity divided by the
-noise. ``H^tau`` is the privacy profile of this Gaussian run, with ``tau = radius(p)^2``. So delta is at most
-``n p + H^tau``. Every ``p`` gives a valid bound: the user may set the share of delta for each term, or privproj
-optimizes it.
+The bad event of a release is that the release multiplies the norm of the difference of neighboring sums by more than a
+given factor. If the event does not occur in any release, the run has at most the privacy loss of a Gaussian run, whose
+sensitivity is multiplied by this factor. Every factor gives a valid bound: the user sets the share of delta for the bad
+event, or privproj optimizes it.
 """
+
+# ``radius(p)`` is the factor that is exceeded with probability at most ``p``. The bad event can occur ``n`` times in
+# the run. ``H^tau`` is the privacy profile of the Gaussian run with the sensitivity over noise ``mu radius(p)``, and
+# ``tau = radius(p)^2``. So delta is at most ``n p + H^tau``.
 
 import math
 from collections.abc import Callable
@@ -34,10 +36,10 @@ LEAST_SLOPE = 1e-9  # least slope -d ln H^tau / d ln(n p) that a search accepts;
 
 @dataclass(frozen=True)
 class GoodEventCurve:
-    """The sum of the probability of a bad event and of a Gaussian delta (C16).
+    """An upper bound of delta of a run: the probability of a bad event plus a Gaussian delta (C16).
 
-    The sum is a privacy curve of a run; the Gaussian delta is that of the run without the bad event. It is a valid
-    upper bound if ``release`` is valid.
+    In the bad event, a release multiplies the difference of neighboring sums by more than a given factor. The bound is
+    valid if ``release`` is valid.
     """
 
     release: "GoodEvent"  # good event of one release
@@ -53,9 +55,9 @@ class GoodEventCurve:
 
     @property
     def leads_with_epsilon(self) -> bool:
-        """True if the share of delta for the bad event is fixed.
+        """True if delta is computed as the inverse of epsilon (C24).
 
-        Delta is then computed as the inverse of epsilon (C24).
+        This is the case if the share of delta for the bad event is fixed.
         """
         return isinstance(self.split, float)
 
@@ -75,12 +77,12 @@ class GoodEventCurve:
 
     @property
     def composed(self) -> bool:
-        """True if batches are sampled; the Gaussian run then needs a discretization grid."""
+        """True if batches are sampled, so that the Gaussian run needs a discretization grid."""
         return self.run.sampling_rate < 1.0
 
     @property
     def log_sampled(self) -> float:
-        """The log probability that the record is in any batch; it bounds ``ln delta`` (C23)."""
+        """The log probability that the record is in any batch, an upper bound of ``ln delta`` (C23)."""
         if not self.composed:
             return 0.0
         from privproj.composition.tails import log_ever_sampled
@@ -89,7 +91,7 @@ class GoodEventCurve:
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019  (log_delta and epsilon use the same runs; a curve lives for one query)
     def gaussian(self, log_bad: float) -> Curve:
-        """Return the privacy curve of the Gaussian run, if the bad event does not occur.
+        """Return the privacy curve of the Gaussian run in which the bad event does not occur.
 
         ``log_bad`` is the log of the total probability of the bad event.
         """
@@ -97,13 +99,13 @@ class GoodEventCurve:
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def rough_gaussian(self, log_bad: float) -> Curve:
-        """Return a less accurate, faster version of :meth:`gaussian`."""
+        """Return a faster, less accurate curve of the Gaussian run without the bad event."""
         # Its grid has only 32 values of the profile per standard deviation of the loss.
         profile = replace(self.gaussian_release(log_bad), resolution=32.0)
         return at_first_level(compose(profile, replace(self.run, discretization=None)))
 
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
-        """Return the privacy profile of one Gaussian release, if the bad event does not occur.
+        """Return the privacy profile of one Gaussian release in which the bad event does not occur.
 
         ``log_bad`` is the log of the total probability of the bad event in the run.
         """
@@ -122,11 +124,7 @@ class GoodEventCurve:
         return self.gaussian(log_delta + log_share).epsilon(log_delta + log_rest).upper
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an upper bound of ``eps(delta)`` in nats, as an enclosure (C16).
-
-        The share of delta for the bad event is fixed or optimized. The lower end is ``-inf``, because no lower bound is
-        known.
-        """
+        """Return an upper bound of ``eps(delta)`` in nats (C16); the lower end is ``-inf``."""
         if isinstance(self.split, float):
             log_odds = math.log(self.split) - math.log1p(-self.split)
             return Enclosure(-math.inf, self.at_share(log_delta, log_odds))
@@ -140,11 +138,9 @@ class GoodEventCurve:
         return Enclosure(-math.inf, best)
 
     def composed_epsilon(self, log_delta: float) -> float:
-        """Return ``eps(delta)`` in nats of a run with sampled batches.
-
-        Delta is split into the probability of the bad event and the delta of the Gaussian run, nearly optimally. Every
-        split gives a valid bound.
-        """
+        """Return an upper bound of ``eps(delta)`` in nats for a run with sampled batches."""
+        # Delta is split into the probability of the bad event and the delta of the Gaussian run, nearly optimally.
+        # Every split gives a valid bound.
         # The split and epsilon are computed in turn: best_event chooses the split for the last epsilon, and this split
         # gives the next epsilon.
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
@@ -160,11 +156,7 @@ class GoodEventCurve:
 
     @lru_cache(maxsize=CACHED_RUNS)  # noqa: B019
     def best_event(self, eps: float) -> float:
-        """Return approximately the best log probability of the bad event at ``eps`` (nats).
-
-        It minimizes the sum of this probability and of the delta of the Gaussian run. The result is a multiple of
-        :data:`EVENT_SPACING`.
-        """
+        """Return the log probability of the bad event that nearly minimizes delta at ``eps`` (nats)."""
         # n p is the total probability of the bad event, and H is the delta of the Gaussian run. As p increases, H
         # decreases. The sum n p + H is smallest at n p = m H, where -m is the slope of ln H in ln(n p). Coarse grids
         # are enough for H here.
@@ -189,10 +181,7 @@ class GoodEventCurve:
         return min(seen, key=lambda log_bad: log_add(log_bad, seen[log_bad]))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an upper bound of ``ln delta(eps)`` for ``eps`` in nats, as an enclosure (C16).
-
-        The lower end is ``-inf``, because no lower bound is known.
-        """
+        """Return an upper bound of ``ln delta(eps)``, ``eps`` in nats (C16); the lower end is ``-inf``."""
         # For a fixed split, the result is the inverse of epsilon. Otherwise the best split is used.
         if isinstance(self.split, float):
             rtol = 1e-7 if self.composed else 1e-12
@@ -211,10 +200,9 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The event that a release hardly increases the difference of neighboring sums (C16).
+    """The event that a release increases the difference of neighboring sums by a limited factor (C16).
 
-    ``radius`` maps the log probability that the event fails to a bound of the factor by which the release multiplies
-    the norm of the difference. The code that builds the event guarantees ``radius``.
+    The code that builds the event guarantees its ``radius``.
     """
 
     mu: float  # sensitivity divided by the standard deviation of the noise, the inverse of the noise multiplier

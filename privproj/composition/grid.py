@@ -52,13 +52,11 @@ ComposedDirection = FourierComposition | ComposedPmf  # a composed run in one di
 
 
 class ComposedCurve:
-    """The privacy curve of a composed run: the maximum of the remove and add directions.
-
-    The curve is valid because dominating pairs of measures are composed (C18, C19, C23).
+    """The privacy curve of a composed run, the maximum of the add and remove directions (C18).
 
     Args:
-        bounds: For each phase, the bounds (:class:`ExcessBounds`) of one step, and the number of steps.
-        numerics: How the curve was computed, as entries of a result.
+        bounds: For each phase, bounds of the privacy profile of one step, and the number of steps.
+        numerics: How the curve was computed, for the report of a result.
     """
 
     # upper bounds of delta in the remove direction and, if it differs, in the add direction
@@ -94,10 +92,7 @@ class ComposedCurve:
         return LazyEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.delta_above(eps)[0], 1.0)))
 
     def delta_above(self, eps: float) -> tuple[float, float]:
-        """Return an upper bound of delta, and the part of it that is due to errors.
-
-        The errors are the numerical error and the mass of losses that count as infinite.
-        """
+        """Return an upper bound of delta, and its part due to numerical error and infinite losses."""
         # the maximum over the directions of value + error + infinite part
         upper = SMALLEST_COMPOSED_DELTA, 0.0
         for one in self.above:
@@ -151,7 +146,8 @@ class ComposedCurve:
 
 
 def _delta_above(one: ComposedDirection, eps: float) -> tuple[float, float]:
-    """Return an upper bound of delta in one direction, and the part that is due to errors."""
+    """Return an upper bound of delta in one direction, and its part due to errors."""
+    # numerical error and infinite losses
     finite = one.delta(eps)
     error = finite.error + one.infinity_mass
     return finite.value + error, error
@@ -181,10 +177,7 @@ class UniformGridCurve(ComposedCurve):
         self.numerics = {"composer": "privproj", "grid_step": spacing, "grid_points": points}
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[FourierComposition, ...]:
-        """Return the composed run in the remove and add directions, by Fourier inversion.
-
-        The add direction is omitted if it equals the remove direction.
-        """
+        """Return the composed run in the remove direction and, if it differs, the add direction."""
         directions = [pairs]
         if self.needs_both_directions:
             directions.append([(pair.mirrored(), steps) for pair, steps in pairs])
@@ -219,10 +212,7 @@ class RepeatedSquaringCurve(ComposedCurve):
         super().__init__([(adaptive_bounds(step), step.run.steps) for step in steps], SQUARING_NUMERICS)
 
     def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedPmf, ...]:
-        """Return the composed run in the remove and add directions, by repeated squaring.
-
-        Lower bounds are computed in the remove direction only.
-        """
+        """Return the composed run in the remove direction and, for upper bounds, the add direction."""
         sign = 1.0 if above else -1.0
         pmfs = [(pmf_from_pair(pair, sign), steps) for pair, steps in pairs]
         pmf = compose_pmfs(pmfs, self.tail_scale, self.rough_excess, below=not above)
@@ -238,14 +228,15 @@ class GridCurve:
     1. the uniform grid that is as fine as the profiles require; 2. repeated squaring on adaptive grids; 3. both again
     with shorter tails, if these are much shorter; 4. coarser uniform grids.
 
-    If the losses differ by orders of magnitude, 2 comes before 1. If repeated squaring counts some losses as infinite
-    because they are very large, 2 comes after 3. Every grid gives valid bounds. A result does not depend on earlier
-    queries (C24).
+    Every grid gives valid bounds. A result does not depend on earlier queries (C24).
 
     Args:
         coarse: A rough loss distribution of one step of each phase.
         spacing: The distance of two grid points in nats (None: the grids above).
     """
+
+    # If the losses differ by orders of magnitude, 2 comes before 1. If repeated squaring counts some losses as infinite
+    # because they are very large, 2 comes after 3.
 
     # Truncated tails count as infinite losses, so grids with shorter tails work for larger deltas only. If a query
     # exceeds the limits of one grid, it is evaluated on the next grid. A loose result is also compared with the result
@@ -281,7 +272,7 @@ class GridCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """The grid and the method of the last result, as entries of a result."""
+        """The grid and the composition method of the last result, for its report."""
         return self.level(self.used).numerics if self.spacings[self.used] else SQUARING_NUMERICS
 
     def level(self, level: int) -> ComposedCurve:
@@ -325,8 +316,6 @@ class GridCurve:
     ) -> Enclosure:
         """Return the result on the first grid that works, or a tighter one on a later grid.
 
-        A later grid is tried if the result is above ``threshold`` and a large part of its delta is numerical error.
-
         Args:
             read: Map from a privacy curve to the result.
             epsilon_of: Map from the result to its epsilon, at which the error of delta is evaluated.
@@ -335,6 +324,7 @@ class GridCurve:
         Raises:
             PrecisionError: No grid is within its limits.
         """
+        # A later grid is tried if the result is above the threshold and a large part of its delta is numerical error.
         # Later grids are tried as long as the results decrease or tails are short. At some epsilons log_delta and
         # epsilon may use different grids. privproj.profiles.conversion then moves a result until the round trip holds
         # (C24).
@@ -368,11 +358,7 @@ class GridCurve:
         return LazyEnclosure(find_lower, ends.upper)
 
     def _first_available(self, read: Callable[[ComposedCurve], Enclosure], start: int) -> tuple[int, Enclosure]:
-        """Return the index of the first grid from ``start`` on that works, and its result.
-
-        Raises:
-            PrecisionError: No grid is within its limits.
-        """
+        """Return the index of the first grid from ``start`` on that works, and its result."""
         failures: list[PrecisionError] = []
         for level in range(start, len(self.spacings)):
             try:
@@ -401,7 +387,7 @@ class SmallestGridCurve(GridCurve):
 
     @property
     def numerics(self) -> dict[str, object]:
-        """The grid and the method of the last result, as entries of a result."""
+        """The grid and the composition method of the last result, for its report."""
         return self.smallest.numerics
 
     def log_delta(self, eps: float, threshold: float = -math.inf) -> Enclosure:

@@ -1,48 +1,51 @@
-"""Account for groups of records (user-level privacy): one sampled step, and a whole run (C37).
+"""Account for users with several records (user-level privacy): one sampled step, and a whole run (C37).
 
-**One step** (:func:`group_step`). A user has ``k`` records. Each is sampled independently with probability ``q``, so
-the number of them in a batch is binomial. Condition on the other records in the batch. The step on the larger dataset
-has the output distribution ``sum_S w_S P_S``, where ``S`` is the subset of the user's records in the batch and ``w_S``
-its probability. The step on the smaller dataset has ``P_0``. Let ``D_j`` bound the profile of a release for up to ``j``
-records in the batch, in both directions. Take ``t = e^eps > 0``, weights ``alpha_S >= 0`` and
-``r_S = alpha_S t / w_S``. Because the supremum over events ``A`` of a sum is at most the sum of the suprema,
+**One step** (:func:`group_step`). A batch contains a random number ``j`` of the user's records. The output distribution
+is a mixture over ``j``, so delta of the step is bounded by a weighted sum of the deltas of releases on batches with
+``j`` of the records.
 
-    sup_A [sum_S w_S P_S(A) - t P_0(A)]   <= sum_S w_S D_|S|(ln r_S)               if sum alpha_S <= 1,
-    sup_A [P_0(A) - sum_S w_S P_S(A) / t] <= sum_S alpha_S D_|S|(-ln r_S)          if sum alpha_S >= 1.
-
-All subsets of one size ``j`` have the same weight, so ``r_S = r_j`` for them. ``r_j`` is the likelihood ratio of two
-Gaussians with unit variance at the distance ``j m``:
-
-    r_j = exp(j m x - j^2 m^2 / 2),   x such that   sum_j w_j r_j = t,   w_j = P(j records in the batch).
-
-``r_0 = 1``, so the empty subset contributes nothing. The bound is valid for every ``m > 0`` and ``x``. If the release
-is Gaussian and ``m`` is its ``mu``, all suprema are attained by the same event ``A``. The bound is then exact for ``k``
-records with parallel contributions (the mixture of Gaussians of arXiv 2401.10294). For other releases, ``m`` is that of
-a Gaussian with the same ``D_1`` at one epsilon. The best of a few such ``m`` is used at each loss.
-
-Let ``E_j(y) = D_j(y) - max(0, 1 - e^y)`` be the excess of ``D_j``, and ``E(t)`` that of the step in the remove
-direction at ``t = e^eps``. With ``E_j(-y) = e^-y E_j(y)`` (C1) the two inequalities give ``E``, without a difference of
-large numbers:
-
-    E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, 1 - r_j)]     for t >= 1,
-    E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, r_j - 1)]     for t <= 1,   E(t) = 0 for t <= w_0.
-
-For batches of fixed size under the replace relation, the first line holds for ``t >= 1`` with the profiles of ``j``
-replaced records, and ``E(1/t) = E(t) / t`` gives the other values. ``P_j`` is then compared with batches that hold at
-most ``j`` of the records (C37).
-
-``x`` is rounded down for ``t >= 1`` and up for ``t <= 1``, so that the conditions on ``sum alpha_S`` hold. Very large
-subsets, which are improbable, have ``alpha_S = 0``. They add their probability for ``t >= 1``, and nothing for
-``t <= 1``.
-
-**A whole run** (:func:`curve_of_group`). If ``delta`` is the profile of a run for one record, the profile for ``k``
-records satisfies
-
-    delta_k(eps) <= sum_(j < k) e^(j eps/k) delta(eps/k)
-
-for every mechanism and sampling scheme. The reason is that ``k`` steps from neighbor to neighbor connect two datasets
-that differ in the ``k`` records of a user.
+**A whole run** (:func:`curve_of_group`). Let ``delta`` be the privacy profile of the run for one record. Group privacy
+bounds delta of ``k`` records at ``eps`` by ``delta(eps/k)`` times the sum of ``e^(j eps/k)`` over ``j = 0, ..., k -
+1``.
 """
+
+# **One step** (:func:`group_step`). A user has ``k`` records. Each is sampled independently with probability ``q``, so
+# the number of them in a batch is binomial. Condition on the other records in the batch. The step on the larger dataset
+# has the output distribution ``sum_S w_S P_S``, where ``S`` is the subset of the user's records in the batch and
+# ``w_S`` its probability. The step on the smaller dataset has ``P_0``. Let ``D_j`` bound the profile of a release for
+# up to ``j`` records in the batch, in both directions. Take ``t = e^eps > 0``, weights ``alpha_S >= 0`` and ``r_S =
+# alpha_S t / w_S``. Because the supremum over events ``A`` of a sum is at most the sum of the suprema,
+#
+#     sup_A [sum_S w_S P_S(A) - t P_0(A)]   <= sum_S w_S D_|S|(ln r_S)               if sum alpha_S <= 1,
+#     sup_A [P_0(A) - sum_S w_S P_S(A) / t] <= sum_S alpha_S D_|S|(-ln r_S)          if sum alpha_S >= 1.
+#
+# All subsets of one size ``j`` have the same weight, so ``r_S = r_j`` for them. ``r_j`` is the likelihood ratio of two
+# Gaussians with unit variance at the distance ``j m``:
+#
+#     r_j = exp(j m x - j^2 m^2 / 2),   x such that   sum_j w_j r_j = t,   w_j = P(j records in the batch).
+#
+# ``r_0 = 1``, so the empty subset contributes nothing. The bound is valid for every ``m > 0`` and ``x``. If the release
+# is Gaussian and ``m`` is its ``mu``, all suprema are attained by the same event ``A``. The bound is then exact for
+# ``k`` records with parallel contributions (the mixture of Gaussians of arXiv 2401.10294). For other releases, ``m`` is
+# that of a Gaussian with the same ``D_1`` at one epsilon. The best of a few such ``m`` is used at each loss.
+#
+# Let ``E_j(y) = D_j(y) - max(0, 1 - e^y)`` be the excess of ``D_j``, and ``E(t)`` that of the step in the remove
+# direction at ``t = e^eps``. With ``E_j(-y) = e^-y E_j(y)`` (C1) the two inequalities give ``E``, without a difference
+# of large numbers:
+#
+#     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, 1 - r_j)]     for t >= 1,
+#     E(t) <= sum_(j >= 1) w_j [E_j(ln r_j) + max(0, r_j - 1)]     for t <= 1,   E(t) = 0 for t <= w_0.
+#
+# For batches of fixed size under the replace relation, the first line holds for ``t >= 1`` with the profiles of ``j``
+# replaced records, and ``E(1/t) = E(t) / t`` gives the other values. ``P_j`` is then compared with batches that hold at
+# most ``j`` of the records (C37).
+#
+# ``x`` is rounded down for ``t >= 1`` and up for ``t <= 1``, so that the conditions on ``sum alpha_S`` hold. Very large
+# subsets, which are improbable, have ``alpha_S = 0``. They add their probability for ``t >= 1``, and nothing for
+# ``t <= 1``.
+#
+# A whole run: ``k`` steps from neighbor to neighbor connect two datasets that differ in the ``k`` records of a user, so
+# ``delta_k(eps) <= sum_(j < k) e^(j eps/k) delta(eps/k)``.
 
 import math
 from collections.abc import Callable
@@ -76,8 +79,8 @@ def group_step(
 ) -> PrivacyProfile:
     """Return the privacy profile of one sampled step for a user with several records (C37).
 
-    The result is valid in the add and remove directions if the profiles that ``member`` returns are. The caller must
-    account for it as one release on the whole dataset.
+    The profile is valid in the add and remove directions if the profiles that ``member`` returns are valid. The caller
+    must account for the step as one release on the whole dataset.
 
     Args:
         member: Map from ``j`` to the profile of a release on a batch with ``j`` of the user's records.
@@ -206,11 +209,8 @@ class _GroupStep:
             self._choose_shifts()
 
     def _choose_shifts(self) -> None:
-        """Choose the free parameter of the bound at some losses.
-
-        Each candidate is the ``mu`` of a Gaussian with the same delta for one record at one epsilon. Every value is
-        valid.
-        """
+        # Choose the parameter m of the bound at some losses: the mu of a Gaussian with the same delta for one record at
+        # one epsilon. Every value is valid.
         from privproj.profiles.gaussian import find_noise
 
         shifts, first = [], self.members[0]
@@ -231,10 +231,7 @@ class _GroupStep:
 
     @property
     def excess(self) -> TwoSidedTable:
-        """Bounds of delta minus ``max(0, 1 - e^eps)``, as functions of an array of epsilons.
-
-        The bounds are for the remove direction. A lower bound of 0 means that none is known.
-        """
+        """Lower and upper bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction."""
         return TwoSidedTable(
             self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.log_shifts))
         )
@@ -244,7 +241,7 @@ class _GroupStep:
 
         Args:
             losses: Epsilons in nats.
-            log_shifts: The log of the free parameter of the bound at each epsilon.
+            log_shifts: The log of the free parameter of the bound at each epsilon; any value is valid.
         """
         upper, inside = np.zeros(len(losses)), losses > self.log_weights[0]
         at = np.maximum(losses[inside], self.log_weights[0] + LEAST_GAP)
@@ -255,8 +252,7 @@ class _GroupStep:
     def below(self, losses: Array) -> Array:
         """Return lower bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
-        ``losses`` are epsilons in nats. The bounds are 0 if unknown. They are known for Gaussian noise and Poisson
-        sampling.
+        ``losses`` are epsilons in nats. The bounds are 0 unless the noise is Gaussian and the sampling Poisson.
         """
         # Then all suprema of the bound are attained by one event.
         lower, inside = np.zeros(len(losses)), losses > self.log_weights[0] + LEAST_GAP
@@ -270,16 +266,14 @@ class _GroupStep:
         return lower
 
     def _sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
-        """Return the sum over the numbers ``j >= 1`` of a user's records that bounds a step.
-
-        The sum bounds delta minus ``max(0, 1 - e^eps)``. The second result is the parameter ``x`` of the likelihood
-        ratios.
+        """Return bounds of delta minus ``max(0, 1 - e^eps)``, and the points of :meth:`_thresholds`.
 
         Args:
             at: Epsilons in nats.
-            m: The free parameter of the bound at each epsilon.
-            end: 0 to use lower bounds of the profiles for ``j`` records, 1 to use upper bounds.
+            m: The free parameter of the bound at each epsilon; any positive value is valid.
+            end: 0 to use lower bounds of the releases' profiles, 1 to use upper bounds.
         """
+        # the sum over the numbers j >= 1 of the user's records in a batch
         x = self._thresholds(at, m)
         total, sign = np.zeros(len(at)), np.where(at >= 0.0, -1.0, 1.0)
         ratios, _ = self._log_ratios(x, m)
@@ -292,9 +286,9 @@ class _GroupStep:
         return total, x
 
     def _log_ratios(self, x: Array, m: Array) -> tuple[Array, Array]:
-        """Return log likelihood ratios for all numbers ``j`` of records, and their slopes.
+        """Return log likelihood ratios at ``x`` and their slopes, for all numbers ``j`` of records.
 
-        The ratio is that of two unit Gaussians at the distance ``j m``, at the point ``x``. The slope is in ``x``.
+        The ratios are those of unit Gaussians with the means ``j m`` and 0.
         """
         j = self.sizes[:, None]
         # ln r_j = j m x - (j m)^2/2
@@ -306,11 +300,13 @@ class _GroupStep:
         return rising, np.maximum.accumulate(np.where(plain == rising, slopes, 0.0), axis=0)
 
     def _thresholds(self, losses: Array, m: Array) -> Array:
-        """Return the point ``x`` at which the likelihood ratio of a step is ``e^losses``.
+        """Return the points at which the likelihood ratio of a Gaussian mixture is ``e^losses``.
 
-        The likelihood ratio is the mean of those of two unit Gaussians at the distance ``j m``, over the number ``j``
-        of records in a batch. ``x`` is rounded down for ``losses >= 0`` and up otherwise.
+        The mixture is over the number ``j`` of records in a batch and has the means ``j m``. The points are rounded
+        down for ``losses >= 0`` and up otherwise.
         """
+        # The likelihood ratio at x is the mean, over the number j of records in a batch, of those of two unit Gaussians
+        # at the distance j m.
         j, weights = self.sizes[:, None], self.log_weights[1:, None]
         gap = -np.expm1(self.log_weights[0] - losses)
         goal = losses + np.log(gap)
@@ -343,12 +339,11 @@ class _GroupStep:
 def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], size: int, *, is_true: bool) -> Curve:
     """Return the privacy curve of a run for a user with several records (C37).
 
-    It is the smaller one of two bounds.
+    It is the smaller one of two bounds. If one bound raises :class:`UnsupportedError` or
+    :class:`InvalidParameterError`, only the other is used.
 
     Args:
-        stepwise: Returns the first bound, which composes steps of the user's records. If it raises
-            :class:`UnsupportedError` or :class:`InvalidParameterError`, only the second is used. If both raise, this
-            error is raised.
+        stepwise: Returns the first bound, which composes steps of the user's records.
         single: Returns the curve for one record, which group privacy converts to the second bound. The curve is not
             used if it computes delta only as the inverse of epsilon.
         size: The number of records of the user.
@@ -375,8 +370,8 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
 class _GroupCurve:
     """The privacy curve of a run for a user with several records (C37).
 
-    It is the smaller one of two bounds. The first composes steps of the user's records, and may be missing. The second
-    applies group privacy to the curve for one record.
+    It is the smaller one of a composition of steps of all the records (``stepwise``, or None) and group privacy of the
+    curve for one record (``single``).
     """
 
     def __init__(self, stepwise: Curve | None, single: Curve, size: int) -> None:
@@ -386,7 +381,7 @@ class _GroupCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the curve was computed, as entries of a result."""
+        """How the curve was computed, for the report of a result."""
         source = self.single if self.stepwise is None else self.stepwise
         how = {"group": "group privacy of the curve of one record"} if self.stepwise is None else {}
         return {**getattr(source, "numerics", {}), **how}
@@ -398,10 +393,7 @@ class _GroupCurve:
         return Enclosure(min(0.0, ends[0] + factor.lower), min(0.0, ends[1] + factor.upper))
 
     def _guess(self, log_delta: float) -> float | None:
-        """Return an epsilon just below the least one at which group privacy meets delta.
-
-        The result is None if this epsilon is 0 or unknown.
-        """
+        """Return an epsilon slightly below ``eps(delta)`` by group privacy; None if 0 or unknown."""
         # The search for the least epsilon needs a good start. The factor of group privacy increases with epsilon, so
         # delta is not met at much larger epsilons, and a search with long steps would fail.
         eps = 0.0
@@ -447,10 +439,8 @@ class _GroupCurve:
 
 
 def _log_factor(eps: float, size: int) -> Enclosure:
-    """Return an enclosure of ``ln sum_(j < k) e^(j eps/k)`` for ``k = size``.
-
-    By group privacy, delta of ``k`` records at ``eps`` is at most this sum times delta of one record at ``eps/k``.
-    """
+    """Return an enclosure of the log of the group-privacy factor ``sum_(j < size) e^(j eps/size)``."""
+    # By group privacy, delta of k = size records at eps is at most this sum times delta of one record at eps/k.
     if eps < 1e-6:
         return Enclosure(math.log(size), math.log(size) + eps + 1e-14)
     # (e^eps - 1) / (e^(eps/k) - 1)

@@ -1,22 +1,26 @@
-"""Bound the privacy curve of a run by the moments of its loss, also at extremely small deltas (C23, "Moments").
+"""Bound the privacy curve of a run by the Renyi moments of its loss, also at extremely small deltas (C23, "Moments").
 
-For one release in one direction let ``W = dP/dQ`` be the likelihood ratio, and ``E(t) = delta(t) - max(0, 1 - t)`` the
-excess at ``t = e^eps``. From ``u^theta = theta (theta + 1) int_0^inf t^(theta - 1) (1 - t/u)_+ dt`` its moment of order
-``theta`` is, for every ``theta > 0``,
-
-    M(theta) = E_P W^theta = 1 + theta (theta + 1) int_0^inf t^(theta - 1) E(t) dt.
-
-The integrand is positive, so an upper bound of ``E`` gives an upper bound of ``M``. The excess is evaluated at knots.
-Between two knots it is bounded by its chord in ``t``. The mass beyond the last knot counts as infinite loss, with the
-``P``-mass ``m`` equal to the value of ``E`` at the last knot. Phase ``i`` of a run has ``T_i`` releases with the
-moments ``M_i`` and the masses ``m_i``. Moments of releases multiply, and by Chernoff's bound (as in
-:meth:`privproj.composition.fourier.FourierComposition.log_chernoff_bound`)
-
-    delta(eps) <= e^(sum T_i ln M_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta)) + sum T_i m_i.
+The moment of order ``theta`` of one release is ``E e^(theta loss)``. It is an integral of the privacy profile of the
+release, so upper bounds of the profile at some epsilons give an upper bound of the moment. Moments of releases
+multiply, and Chernoff's bound converts the moment of a run to delta.
 
 Every ``theta`` gives a valid bound. All ``theta`` are taken from a fixed geometric grid, so that ``log_delta`` and
-``epsilon`` are exact inverses of each other (C24): both minimize over the same set of bounds.
+``epsilon`` minimize over the same bounds and are exact inverses of each other (C24).
 """
+
+# For one release in one direction let ``W = dP/dQ`` be the likelihood ratio, and ``E(t) = delta(t) - max(0, 1 - t)``
+# the excess at ``t = e^eps``. From ``u^theta = theta (theta + 1) int_0^inf t^(theta - 1) (1 - t/u)_+ dt`` its moment of
+# order ``theta`` is, for every ``theta > 0``,
+#
+#     M(theta) = E_P W^theta = 1 + theta (theta + 1) int_0^inf t^(theta - 1) E(t) dt.
+#
+# The integrand is positive, so an upper bound of ``E`` gives an upper bound of ``M``. The excess is evaluated at knots.
+# Between two knots it is bounded by its chord in ``t``. The mass beyond the last knot counts as infinite loss, with the
+# ``P``-mass ``m`` equal to the value of ``E`` at the last knot. Phase ``i`` of a run has ``T_i`` releases with the
+# moments ``M_i`` and the masses ``m_i``. Moments of releases multiply, and by Chernoff's bound (as in
+# :meth:`privproj.composition.fourier.FourierComposition.log_chernoff_bound`)
+#
+#     delta(eps) <= e^(sum T_i ln M_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta)) + sum T_i m_i.
 
 import math
 from dataclasses import dataclass
@@ -44,26 +48,24 @@ SERIES_BELOW = 0.5  # soundness: weights of a chord below this are series of 12 
 
 @dataclass(frozen=True)
 class _Excess:
-    """Upper bounds of ``delta(t) - max(0, 1 - t)`` of one release, at ``t = e^loss``.
+    """Upper bounds of delta minus ``max(0, 1 - e^eps)`` of one release, at increasing epsilons.
 
-    The bounds are for one direction (add or remove). The losses are in nats, of both signs, and increase.
+    The bounds are for one direction (add or remove).
     """
 
     losses: Array
     logs: Array  # upper bounds of ``ln E`` at these losses, increasing up to the loss 0 and decreasing beyond it
 
     def mirrored(self) -> "_Excess":
-        """Return the same bounds for the opposite direction (add or remove).
-
-        If ``E(t)`` is the bound of this direction, the bound of the other one at ``1/t`` is ``E(t) / t`` (C1).
-        """
+        """Return the same bounds for the opposite direction (add or remove)."""
+        # If E(t) is the bound of this direction, the bound of the other one at 1/t is E(t) / t (C1).
         # ln E'(t) at the loss x is x + ln E at the loss -x; x is off by a few roundings.
         logs = (self.logs - self.losses) + 4.0 * UNIT_ROUNDING * (np.abs(self.losses) + np.abs(self.logs))
         return _Excess(-self.losses[::-1], logs[::-1])
 
     @staticmethod
     def of(losses: Array, logs: Array) -> "_Excess":
-        """Return bounds that are monotone on both sides of 0, at distinct losses."""
+        """Return the bounds at distinct epsilons, made monotone on both sides of 0."""
         # The exact excess is monotone on both sides of 0. Chords between any knots are valid, but the width of a very
         # short chord would lose all its digits.
         distinct = np.concatenate([[True], np.diff(losses) > LEAST_RELATIVE_GAP * np.abs(losses[1:])])
@@ -113,7 +115,7 @@ def _chord_weights(y: Array) -> tuple[Array, Array]:
 class MomentCurve:
     """The privacy curve of a run by bounds on the moments ``E e^(theta loss)`` (C23).
 
-    The curve is valid if the profiles of the phases are.
+    The curve is valid if the profiles are valid.
 
     Args:
         phases: The profile of one release of each phase, and its run.
@@ -133,11 +135,9 @@ class MomentCurve:
         self.infinite = [max(direction) + math.log(len(direction)) + 1e-12 for direction in tails]
 
     def _log_moment(self, direction: int, index: int) -> float:
-        """Return ``ln E e^(theta loss)`` of the run in one direction, rounded up.
+        """Return an upper bound of ``ln E e^(theta loss)`` of the run in the add or remove direction.
 
-        Args:
-            direction: The index of the direction (remove or add).
-            index: The index of ``theta`` on the grid of orders.
+        ``index`` is the index of ``theta`` on the grid of moment orders.
         """
         theta = math.exp(index * ORDERS_SPACING)
         parts = [t * excess.log_moment(theta) for excess, t in zip(self.directions[direction], self.steps, strict=True)]
@@ -160,7 +160,7 @@ class MomentCurve:
     def epsilon_above(self, log_delta: float) -> float:
         """Return an upper bound of ``eps(delta)`` in nats.
 
-        The result is ``inf`` if the probability of an infinite loss alone exceeds delta.
+        It is ``inf`` if the mass of the losses that count as infinite is at least delta.
         """
         return max(self._epsilon(direction, log_delta) for direction in range(len(self.directions)))
 
@@ -182,23 +182,20 @@ class MomentCurve:
 
 
 def _cost(theta: float) -> float:
-    """Return the log ratio of the Chernoff bounds of a tail probability and of delta.
-
-    The result for the order ``theta`` is ``ln(1 + theta) + theta ln(1 + 1/theta)``.
-    """
+    """Return the log factor by which Chernoff's bound of delta is below that of a tail probability."""
     return math.log1p(theta) + theta * math.log1p(1.0 / theta)
 
 
 def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: float) -> _Excess:
-    """Return bounds of delta minus ``max(0, 1 - e^eps)`` for one sampled release.
+    """Return upper bounds of delta minus ``max(0, 1 - e^eps)`` for one sampled release.
 
-    The bounds are for the remove direction.
+    They are for the remove direction.
 
     Args:
         profile: The profile of the release.
         run: The sampling of the batches.
-        log_least: The log of the smallest value for which the profile is evaluated.
-        spacing: The distance of the losses at which the profile is evaluated, relative to the default.
+        log_least: The log of the delta at which tails are truncated.
+        spacing: The distance of the epsilons at which the profile is evaluated, relative to the default.
     """
     eps, right, left = _knots(profile, log_least - math.log(run.sampling_rate), spacing)
     q = run.sampling_rate
@@ -220,9 +217,9 @@ def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spacing: flo
 
 
 def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[Array, Array, Array]:
-    """Return epsilons from 0 on, and ``ln E`` at these epsilons and at their negatives.
+    """Return epsilons from 0 on, and the log excess of the release at them and at their negatives.
 
-    ``E`` is an upper bound of ``delta(t) - max(0, 1 - t)`` at ``t = e^eps`` for the unsampled release.
+    The excess is an upper bound of delta minus ``max(0, 1 - e^eps)``, without sampling.
     """
     start = min(0.05 * math.exp(profile.log_delta(0.0).upper), 1.0)
     last = max(4.0 * start, 1e-3)
@@ -252,7 +249,7 @@ def _knots(profile: PrivacyProfile, log_least: float, spacing: float) -> tuple[A
 
 
 def _upper_log_deltas(profile: PrivacyProfile, eps: Array) -> Array:
-    """Return upper bounds of ``ln delta`` at ``eps >= 0`` (nats), by single evaluations."""
+    """Return upper bounds of ``ln delta`` at ``eps >= 0`` (nats)."""
     if profile.log_deltas is not None:
         return profile.log_deltas(eps)[1]
     return np.array([profile.log_delta(float(e)).upper for e in eps])

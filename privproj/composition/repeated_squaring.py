@@ -2,41 +2,46 @@
 
 The method is for runs whose losses differ by orders of magnitude. If batches are sampled at a tiny rate, the loss of a
 step is usually about as small as the rate, and very rarely ten orders of magnitude larger. No uniform grid resolves
-both. In this module a distribution has a few hundred atoms, at the losses where they are needed.
+both. In this module a loss distribution has a few hundred atoms, at the losses where they are needed.
 
-**A distribution** is a pair of measures as in :mod:`privproj.composition.dominating_pairs`: ``P`` has masses ``p_j`` at
-the losses ``x_j`` and a mass ``m`` at ``+inf``. ``Q`` has masses ``q_j = p_j e^-x_j`` and a mass ``m_q`` at ``-inf``.
-Its profile in ``t = e^eps >= 0`` is ``D(t) = m + sum_j p_j max(0, 1 - t e^-x_j)``. The profile of the add direction is
-``m_q + sum_j q_j max(0, 1 - t e^x_j)``.
-
-**Product.** The composition of two releases has the atoms ``p_i p_j`` at ``x_i + x_j``. Each atom ``p`` at ``x`` is
-moved to a grid, in one of these ways:
-
-* (i) If it is between two neighboring grid points ``a <= x <= b``, it is split so that its ``P``-mass and its
-  ``Q``-mass do not change: ``p_a = p expm1(b - x) / expm1(b - a)`` and ``p_b = p expm1(a - x) / expm1(a - b)``.
-* (ii) If it is above the last grid point ``a``, the mass ``p e^(a - x)`` is moved to ``a``, and the rest of its
-  ``P``-mass to ``+inf``.
-* (iii) If it is below the first grid point ``b``, its ``P``-mass is moved to ``b``, and the rest
-  ``p (e^-x - e^-b)`` of its ``Q``-mass to ``-inf``.
-* (iv) If it is negligible or its absolute loss is too large, its ``P``-mass is moved to ``+inf`` and its ``Q``-mass to
-  ``-inf``.
-
-Each atom is the sum of its parts, and ``(P, Q) -> sum (P - t Q)_+`` is subadditive. So ``D`` can only increase, for
-every ``t`` and in both directions. The profile of a product increases with its factors (C2). So on every grid the
-result dominates the composition of the releases. :func:`_choose_grid` places more points where a split would increase
-``D`` much; the grid affects the accuracy only.
-
-**Lower bounds** (v). All atoms between two neighboring grid points are merged into one, with the sum of their
-``P``-masses and the sum of their ``Q``-masses, at ``x' = -ln(sum Q / sum P)``. The loss ``x'`` is decreased by its
-rounding error, which only increases ``Q``. Atoms above the last point join the last group. Atoms below the first point
-and negligible atoms are dropped. By the same subadditivity ``D`` can only decrease. Lower bounds are computed in the
-remove direction only: delta is the maximum of both directions, so the result is a lower bound of delta.
-
-**Rounding** (vi). All losses are integer multiples of ``unit``, a power of two, and less than ``2^52`` units. So their
-sums and differences are exact. Masses are sums of positive terms. If each mass is accurate to a factor ``e^r``, so is
-``D``, and in a product the ``r`` of both factors add up. ``growth`` is this ``r``. A computed delta is multiplied by
-``e^growth`` for an upper bound, or by ``e^-growth`` for a lower bound.
+A loss distribution is a pair of measures ``P`` and ``Q``, as in :mod:`privproj.composition.dominating_pairs`. After
+each composition of two distributions, the atoms are moved to a grid. For an upper bound of delta, atoms are split
+between neighboring grid points; for a lower bound, the atoms between two grid points are merged. Every grid gives valid
+bounds.
 """
+
+# **A distribution** is a pair of measures as in :mod:`privproj.composition.dominating_pairs`: ``P`` has masses ``p_j``
+# at the losses ``x_j`` and a mass ``m`` at ``+inf``. ``Q`` has masses ``q_j = p_j e^-x_j`` and a mass ``m_q`` at
+# ``-inf``. Its profile in ``t = e^eps >= 0`` is ``D(t) = m + sum_j p_j max(0, 1 - t e^-x_j)``. The profile of the add
+# direction is ``m_q + sum_j q_j max(0, 1 - t e^x_j)``.
+#
+# **Product.** The composition of two releases has the atoms ``p_i p_j`` at ``x_i + x_j``. Each atom ``p`` at ``x`` is
+# moved to a grid, in one of these ways:
+#
+# * (i) If it is between two neighboring grid points ``a <= x <= b``, it is split so that its ``P``-mass and its
+#   ``Q``-mass do not change: ``p_a = p expm1(b - x) / expm1(b - a)`` and ``p_b = p expm1(a - x) / expm1(a - b)``.
+# * (ii) If it is above the last grid point ``a``, the mass ``p e^(a - x)`` is moved to ``a``, and the rest of its
+#   ``P``-mass to ``+inf``.
+# * (iii) If it is below the first grid point ``b``, its ``P``-mass is moved to ``b``, and the rest ``p (e^-x - e^-b)``
+#   of its ``Q``-mass to ``-inf``.
+# * (iv) If it is negligible or its absolute loss is too large, its ``P``-mass is moved to ``+inf`` and its ``Q``-mass
+#   to ``-inf``.
+#
+# Each atom is the sum of its parts, and ``(P, Q) -> sum (P - t Q)_+`` is subadditive. So ``D`` can only increase, for
+# every ``t`` and in both directions. The profile of a product increases with its factors (C2). So on every grid the
+# result dominates the composition of the releases. :func:`_choose_grid` places more points where a split would increase
+# ``D`` much; the grid affects the accuracy only.
+#
+# **Lower bounds** (v). All atoms between two neighboring grid points are merged into one, with the sum of their
+# ``P``-masses and the sum of their ``Q``-masses, at ``x' = -ln(sum Q / sum P)``. The loss ``x'`` is decreased by its
+# rounding error, which only increases ``Q``. Atoms above the last point join the last group. Atoms below the first
+# point and negligible atoms are dropped. By the same subadditivity ``D`` can only decrease. Lower bounds are computed
+# in the remove direction only: delta is the maximum of both directions, so the result is a lower bound of delta.
+#
+# **Rounding** (vi). All losses are integer multiples of ``unit``, a power of two, and less than ``2^52`` units. So
+# their sums and differences are exact. Masses are sums of positive terms. If each mass is accurate to a factor ``e^r``,
+# so is ``D``, and in a product the ``r`` of both factors add up. ``growth`` is this ``r``. A computed delta is
+# multiplied by ``e^growth`` for an upper bound, or by ``e^-growth`` for a lower bound.
 
 import math
 from collections.abc import Callable
@@ -100,16 +105,17 @@ class LossPmf:
 
     unit: float  # a power of two, in nats; every loss is an integer multiple of it
 
-    growth: float = 0.0  # each mass is accurate to a factor ``e^growth`` (module docstring, (vi))
+    growth: float = 0.0  # each mass is accurate to a factor ``e^growth`` (C23, "Rounding")
 
     @cached_property
     def others(self) -> FloatArray:
-        """The masses of ``Q`` at the losses: ``e^-loss`` times the masses of ``P``."""
+        """The masses of ``Q`` at the privacy losses."""
         return self.masses * np.exp(-self.losses)
 
     @property
     def reach(self) -> float:
-        """The largest absolute privacy loss in nats, at least one rounding unit of the losses."""
+        """The largest absolute privacy loss in nats."""
+        # at least one rounding unit of the losses
         return float(max(-self.losses[0], self.losses[-1], self.unit))
 
     def mirrored(self) -> "LossPmf":
@@ -121,9 +127,9 @@ class LossPmf:
 
 
 class ComposedPmf:
-    """The privacy profile of a composed loss distribution, as an upper or a lower bound.
+    """An upper or lower bound of delta, computed from a composed loss distribution (C23).
 
-    Rounding errors are included (C23, "Rounding").
+    Rounding errors are included.
 
     Args:
         pmf: The composed distribution.
@@ -155,10 +161,11 @@ class ComposedPmf:
 
         Args:
             delta: A probability above 0.
-            above: If True, return approximately the least ``eps >= 0`` at which the curve is at most ``delta``.
-                Otherwise return approximately the largest ``eps`` at which the curve is above ``delta``, or 0.
+            above: True for an upper bound, False for a lower bound.
             near: The start of the search in nats (None: the largest loss).
         """
+        # approximately the least eps >= 0 at which the curve is at most delta (above), or the largest at which it is
+        # above
         limit = math.log(delta) + (-1e-12 if above else 1e-12)
         if self.log_chernoff_bound(0.0) <= limit:
             return 0.0
@@ -173,7 +180,7 @@ class ComposedPmf:
 def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
     """Return bounds of delta minus ``max(0, 1 - e^eps)`` of a sampled release (C18).
 
-    The bounds are for the remove direction, at small and large epsilons.
+    They are for the remove direction, at small and large epsilons.
     """
     # The distance of two losses at which the profile is evaluated is a share of the loss, or of the length over which
     # the excess falls by a factor e.
@@ -202,9 +209,7 @@ def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
 def pmf_from_pair(pair: DominatingPair, sign: float) -> LossPmf:
     """Return a pair of measures on a uniform grid as a loss distribution with atoms.
 
-    Args:
-        pair: The pair of measures.
-        sign: 1 if the pair dominates a release, -1 if the release dominates the pair.
+    ``sign`` is 1 if the pair dominates a release, and -1 if the release dominates the pair.
     """
     # the absolute error of cell 0 is added or subtracted
     masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
@@ -214,10 +219,7 @@ def pmf_from_pair(pair: DominatingPair, sign: float) -> LossPmf:
 
 
 def _unit_for(reach: float) -> float:
-    """Return the smallest rounding unit for losses up to ``reach``, a power of two in nats.
-
-    The losses are at most ``2^LOSS_BITS`` units.
-    """
+    """Return a rounding unit in nats, so that ``reach`` (nats) is at most ``2^LOSS_BITS`` units."""
     return 2.0 ** (math.ceil(math.log2(reach)) - LOSS_BITS)
 
 
@@ -226,10 +228,7 @@ def _unit_for(reach: float) -> float:
 
 @dataclass(frozen=True)
 class _GridTolerance:
-    """The accuracy that a grid of privacy losses should have.
-
-    Bounds are valid for any tolerance.
-    """
+    """The accuracy of a grid of privacy losses; bounds are valid for any value."""
 
     error: float  # approximate relative error of the excess that the grid may cause
 
@@ -319,10 +318,7 @@ def _choose_grid(one: LossPmf, two: LossPmf, tolerance: _GridTolerance) -> Float
 def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: bool = False) -> LossPmf:
     """Return a loss distribution that dominates the composition of two (C23, "Products").
 
-    With ``below``, return one that the composition dominates.
-
-    Raises:
-        GridSizeError: Losses reach :data:`LARGEST_REACH`.
+    If ``below`` is True, the composition dominates the result instead.
     """
     if len(one.losses) and len(two.losses) and one.reach + two.reach >= LARGEST_REACH:
         # If both factors are the same object, they remain so: squares are cheaper.
@@ -343,7 +339,7 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
 def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
     """Return the loss distribution without atoms beyond :data:`FARTHEST_LOSS`.
 
-    The masses of these atoms are moved to infinite losses, or dropped if ``below`` is True.
+    Their masses are moved to infinite losses, or dropped if ``below`` is True.
     """
     far = np.abs(pmf.losses) > FARTHEST_LOSS
     m, m_q = (0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (pmf.masses, pmf.others))
@@ -352,10 +348,8 @@ def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
 
 
 def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
-    """Return losses in nats and 0, rounded to distinct multiples of a unit.
-
-    The first loss is rounded down, and the last one up.
-    """
+    """Return losses in nats, rounded to distinct multiples of a unit; the loss 0 is added."""
+    # The first loss is rounded down, and the last one up.
     cells = np.rint(points / unit)
     cells[0], cells[-1] = math.floor(points[0] / unit), math.ceil(points[-1] / unit)
     return distinct_cells(np.append(cells, 0.0).astype(np.int64)) * unit
@@ -366,14 +360,13 @@ def _fit_to_unit(
 ) -> LossPmf:
     """Return the loss distribution with losses that are multiples of a coarser unit.
 
-    With too fine a unit, sums of losses would not be exact (C23, "Rounding").
-
     Args:
         pmf: The loss distribution; it is returned unchanged if its unit is coarse enough.
         unit: The coarser unit, a power of two in nats.
         tolerance: The accuracy of the grid to which atoms are moved.
         move: :func:`split_atoms` or :func:`merge_atoms`.
     """
+    # With too fine a unit, sums of losses would not be exact (C23, "Rounding").
     if pmf.unit * 2.0 ** (52 - LOSS_BITS) >= unit or pmf is IDENTITY_PMF:
         return pmf
     return move(pmf, _round_to_unit(_choose_grid(pmf, IDENTITY_PMF, tolerance), unit), unit)
@@ -382,7 +375,7 @@ def _fit_to_unit(
 def _product_atoms(one: LossPmf, two: LossPmf, tail_scale: float, *, below: bool) -> LossPmf:
     """Return the unsorted atoms of the composition of two loss distributions (C23).
 
-    Negligible atoms are moved to infinite losses or, if ``below``, dropped.
+    Negligible atoms are moved to infinite losses or, if ``below`` is True, dropped.
     """
     if one is two:
         i, j = np.triu_indices(len(one.losses))
@@ -406,8 +399,6 @@ def _product_atoms(one: LossPmf, two: LossPmf, tail_scale: float, *, below: bool
 
 def split_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
     """Return a loss distribution on given points that dominates ``pmf`` (C23, "Splitting").
-
-    Atoms are split between neighboring points.
 
     Args:
         pmf: The loss distribution; its atoms may be unsorted.
@@ -442,13 +433,12 @@ def split_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
 def merge_atoms(pmf: LossPmf, points: FloatArray, unit: float) -> LossPmf:
     """Return a loss distribution that ``pmf`` dominates in the remove direction (C23).
 
-    Atoms between two points are merged, and atoms below the first point are dropped.
-
     Args:
         pmf: The loss distribution; its atoms may be unsorted.
         points: Losses in nats, increasing multiples of ``unit``.
         unit: A power of two, in nats.
     """
+    # Atoms between two points are merged, and atoms below the first point are dropped.
     inside = pmf.losses >= points[0]
     x, p = pmf.losses[inside], pmf.masses[inside]
     at = np.searchsorted(points, x, side="right") - 1

@@ -1,46 +1,49 @@
 """Account for balls-in-bins epochs in which a record is in several batches (C25, "Several batches of an epoch").
 
-**The epoch.** A record is in ``k`` of the ``b`` batches, and all sets of ``k`` batches are equally likely. ``W_i`` is
-the likelihood ratio of the output of batch ``i``. With ``e_k``, the sum of all products of ``k`` different ``W_i``,
-the likelihood ratio of the epoch is
+A record is in ``k`` of the ``b`` batches, and all sets of ``k`` batches are equally likely. With the likelihood ratio
+``W_i`` of the output of batch ``i``, the likelihood ratio ``X`` of the epoch is the mean, over these sets, of the
+product of the ``W_i`` of a set.
 
-    X = e_k(W_1, ..., W_b) / binom(b, k).
-
-``X`` is not a function of a sum over the batches, so convolutions do not give its distribution.
-
-**Labels.** The label of a batch is ``ln(1 - theta + theta W)`` for a number ``0 < theta < 1``, rounded up to a grid.
-``L`` is the sum of the labels of all batches. The moments ``M_n(L) = E[X^n; L]`` for ``n <= 4`` are computed exactly:
-``X^n`` is the mean, over ``n`` independent sets of ``k`` batches, of the product of the ``W_i`` of all sets. A batch
-that is in ``nu`` of the sets contributes ``W^nu``. So ``M_n`` is a sum of convolutions of
-``pi_nu(l) = E[W^nu; label = l]``, and the weights of this sum are the probabilities of :func:`overlaps`.
-
-**Upper bound.** Given ``L``, let ``mean``, ``v2`` and ``v4`` be the mean, the variance and the fourth central moment of
-``X``. ``X`` is between 0 and ``largest = e^L / (binom(b, k) theta^k (1-theta)^(b-k))``, because
-``e_k x^k <= prod_i (1 + x W_i)`` for all ``x > 0``. With ``g = |t - mean|`` and ``G = sqrt(v2 + g^2)``, both
-``E[(X - t)_+] - (mean - t)_+`` and ``E[(t - X)_+] - (t - mean)_+`` are at most
-
-    (i)   v2 / (2 (G + g)),
-    (ii)  27 v4 / (256 g^3),
-    (iii) (largest - t) v2 / (v2 + (largest - mean)^2)
-              if t > mean, t + G > largest and v2 <= (largest - mean)^2 (for (X - t)_+ only),
-    (iv)  t v2 / (v2 + mean^2)  if t < mean, t < G and v2 <= mean^2,
-    (v)   t v4 / g^4            if t < mean.
-
-They are the means of polynomials above ``(x - t)_+`` or ``(t - x)_+``. (i) is the mean of ``(x - t + G)^2 / (4 G)``,
-and (ii) of ``27 (x - mean)^4 / (256 g^3)``. (iii) and (iv) are the means of the parabolas that touch 0 and have the
-value ``largest - t`` at ``largest``, or ``t`` at 0. (v) is ``t`` times Markov's bound of the probability that
-``X <= t``. Every ``theta`` gives valid bounds. For each ``t`` the smallest bound is used, among several ``theta`` and a
-division of the batches into ``k`` blocks, of which the record is in one batch each.
-
-**Lower bound.** By Jensen's inequality ``E[(X - t)_+]`` is at least the sum of ``(M_1 - t M_0)_+`` over all ``L``, and
-``E[(t - X)_+]`` at least the sum of ``(t M_0 - M_1)_+``.
-
-**Rounding.** All sums have positive terms. If every ``M_n`` is accurate to a factor ``e^gamma``, the mean of a
-polynomial is accurate to ``gamma`` times the sum of the sizes of its terms. For the parabolas this is a small multiple
-of the effect of an error ``gamma mean^2`` of ``v2``. For the quartic it is the effect of an error of ``v4`` by
-``gamma`` times the sum of the sizes of its terms. ``v2`` and ``v4`` are increased by 64 times these errors, and the
-result by a factor ``e^(8 gamma)``, which also covers the error of ``mean``.
+``X`` is not a function of a sum over the batches, so convolutions do not give its distribution. But convolutions give
+the moments of ``X`` conditional on a statistic ``L``, a sum over the batches of ``ln(1 - theta + theta W_i)`` rounded
+to a grid, with a free parameter ``theta`` between 0 and 1. These moments bound the hockey-stick divergences of the
+epoch from above and from below.
 """
+
+# With ``e_k``, the sum of all products of ``k`` different ``W_i``, ``X = e_k(W_1, ..., W_b) / binom(b, k)``.
+#
+# **Labels.** The label of a batch is ``ln(1 - theta + theta W)`` for a number ``0 < theta < 1``, rounded up to a grid.
+# ``L`` is the sum of the labels of all batches. The moments ``M_n(L) = E[X^n; L]`` for ``n <= 4`` are computed exactly:
+# ``X^n`` is the mean, over ``n`` independent sets of ``k`` batches, of the product of the ``W_i`` of all sets. A batch
+# that is in ``nu`` of the sets contributes ``W^nu``. So ``M_n`` is a sum of convolutions of
+# ``pi_nu(l) = E[W^nu; label = l]``, and the weights of this sum are the probabilities of :func:`overlaps`.
+#
+# **Upper bound.** Given ``L``, let ``mean``, ``v2`` and ``v4`` be the mean, the variance and the fourth central moment
+# of ``X``. ``X`` is between 0 and ``largest = e^L / (binom(b, k) theta^k (1-theta)^(b-k))``, because ``e_k x^k <=
+# prod_i (1 + x W_i)`` for all ``x > 0``. With ``g = |t - mean|`` and ``G = sqrt(v2 + g^2)``, both ``E[(X - t)_+] -
+# (mean - t)_+`` and ``E[(t - X)_+] - (t - mean)_+`` are at most
+#
+#     (i)   v2 / (2 (G + g)),
+#     (ii)  27 v4 / (256 g^3),
+#     (iii) (largest - t) v2 / (v2 + (largest - mean)^2)
+#               if t > mean, t + G > largest and v2 <= (largest - mean)^2 (for (X - t)_+ only),
+#     (iv)  t v2 / (v2 + mean^2)  if t < mean, t < G and v2 <= mean^2,
+#     (v)   t v4 / g^4            if t < mean.
+#
+# They are the means of polynomials above ``(x - t)_+`` or ``(t - x)_+``. (i) is the mean of ``(x - t + G)^2 / (4 G)``,
+# and (ii) of ``27 (x - mean)^4 / (256 g^3)``. (iii) and (iv) are the means of the parabolas that touch 0 and have the
+# value ``largest - t`` at ``largest``, or ``t`` at 0. (v) is ``t`` times Markov's bound of the probability that ``X <=
+# t``. Every ``theta`` gives valid bounds. For each ``t`` the smallest bound is used, among several ``theta`` and a
+# division of the batches into ``k`` blocks, of which the record is in one batch each.
+#
+# **Lower bound.** By Jensen's inequality ``E[(X - t)_+]`` is at least the sum of ``(M_1 - t M_0)_+`` over all ``L``,
+# and ``E[(t - X)_+]`` at least the sum of ``(t M_0 - M_1)_+``.
+#
+# **Rounding.** All sums have positive terms. If every ``M_n`` is accurate to a factor ``e^gamma``, the mean of a
+# polynomial is accurate to ``gamma`` times the sum of the sizes of its terms. For the parabolas this is a small
+# multiple of the effect of an error ``gamma mean^2`` of ``v2``. For the quartic it is the effect of an error of ``v4``
+# by ``gamma`` times the sum of the sizes of its terms. ``v2`` and ``v4`` are increased by 64 times these errors, and
+# the result by a factor ``e^(8 gamma)``, which also covers the error of ``mean``.
 
 import math
 from collections import defaultdict
@@ -78,11 +81,11 @@ COARSE_CELLS = 4000  # cells of the grid that determines where the others end
 def overlaps(batches: int, picks: int, sets: int) -> dict[tuple[int, ...], float]:
     """Return the distribution of how many batches are in how many of several random sets.
 
-    The sets are independent, and each is a uniformly random set of ``k`` of the ``b`` batches.
+    The sets are independent, and each is a uniformly random set of ``picks`` of the batches.
 
     Args:
-        batches: The number ``b`` of batches.
-        picks: The size ``k`` of each set.
+        batches: The number of batches.
+        picks: The size of each set.
         sets: The number ``n`` of sets.
 
     Returns:
@@ -142,16 +145,19 @@ class _Powers:
         return _convolve(half, half)
 
     def _joint(self, counts: tuple[int, ...], degree: int = 0) -> Array:
-        """Return the convolution of ``counts[i]`` copies of each measure ``degree + i``."""
+        """Return the convolution of several of the measures, each with a number of copies.
+
+        ``counts`` has the number of copies of each measure, from the measure with the index ``degree`` on.
+        """
         if not counts[0]:
             return self.joint(counts[1:], degree + 1)
         first = self.power(degree, counts[0])
         return _convolve(first, self.joint(counts[1:], degree + 1)) if any(counts[1:]) else first
 
     def moment(self, weights: dict[tuple[int, ...], float]) -> Array:
-        """Return a weighted sum of convolutions.
+        """Return a weighted sum of convolutions of the measures.
 
-        A key of ``weights`` has the number of copies of each measure in one convolution.
+        Each key of ``weights`` is the number of copies of each measure in a convolution.
         """
         total = np.zeros(len(self.measures[0]) - 1)
         for counts, weight in weights.items():
@@ -160,17 +166,17 @@ class _Powers:
 
 
 class _Labeled:
-    """Conditional moments of the likelihood ratio ``X`` of an epoch.
+    """Moments of the likelihood ratio of an epoch, conditional on a statistic of its batches.
 
-    A record is in ``k`` of the ``b`` batches. The moments are conditional on the sum ``L`` over the batches of
-    ``ln(1 - theta + theta W)``, rounded up to a grid, where ``W`` is the likelihood ratio of a batch.
+    The statistic is the sum over the batches of ``ln(1 - theta + theta W)`` with the likelihood ratio ``W`` of a batch,
+    rounded up to a grid.
 
     Args:
         pair: The pair of measures of one release; a lower bound has no infinite losses.
-        batches: The number ``b`` of batches.
-        picks: The number ``k`` of batches of a record.
-        theta: The parameter of ``L``, between 0 and 1.
-        cut: The probability with which ``L`` is beyond the grid, approximately.
+        batches: The number of batches.
+        picks: The number of batches of a record.
+        theta: The parameter of the statistic, between 0 and 1.
+        cut: The probability with which the statistic is beyond the grid, approximately.
         above: True for an upper bound, False for a lower one.
 
     Raises:
@@ -230,7 +236,7 @@ class _Labeled:
         self.largest = np.exp(sums[self.usable] - log_share + 1e-9 * batches)
 
     def excess(self, t: Array, *, right: bool) -> Array:
-        """Return an upper bound of ``E (X - t)_+`` (``right``) or ``E (t - X)_+``.
+        """Return an upper bound of ``E max(0, X - t)`` if ``right`` is True, else of ``E max(0, t - X)``.
 
         ``X`` is the likelihood ratio of the epoch, if it is finite.
         """
@@ -255,7 +261,7 @@ class _Labeled:
         return (bound @ self.absent[:-1][self.usable] + few * (1.0 if right else t[:, 0])) * math.exp(8.0 * self.gamma)
 
     def least_excess(self, t: Array, *, right: bool) -> Array:
-        """Return a lower bound of ``E (X - t)_+`` (``right``) or ``E (t - X)_+``.
+        """Return a lower bound of ``E max(0, X - t)`` if ``right`` is True, else of ``E max(0, t - X)``.
 
         ``X`` is the likelihood ratio of the epoch.
         """
@@ -272,9 +278,9 @@ class SubsetEpochBounds:
 
     Args:
         release: Bounds of the privacy profile of one release.
-        batches: The number ``b`` of batches.
-        picks: The number ``k`` of batches of a record, with ``1 < k < b``.
-        blocks: The profile and the number of epochs of each block of batches in which the record is in one batch.
+        batches: The number of batches of the epoch.
+        picks: The number of batches of a record, above 1 and below ``batches``.
+        blocks: The profiles and runs of smaller epochs (blocks), in each of which the record is in one batch.
         cut: The probability mass at which tails are truncated.
     """
 
@@ -290,10 +296,10 @@ class SubsetEpochBounds:
         self.infinity_mass = picks * pair.infinity_mass * max(1.0, size) ** batches
 
     def _label(self, pair: DominatingPair, *, above: bool) -> dict[bool, list[_Labeled]]:
-        """Return conditional moments of the likelihood ratio, for several ``theta``.
+        """Return moments of the likelihood ratio of an epoch, conditional on several statistics.
 
-        The keys are True for ``eps >= 0`` and False for ``eps < 0``. Values ``theta`` for which a likelihood ratio is
-        too large are omitted.
+        The keys are True for ``eps >= 0`` and False for ``eps < 0``. A statistic is omitted if its likelihood ratios
+        are too large.
         """
         labeled: dict[bool, list[_Labeled]] = {True: [], False: []}
         for right, tilts in TILTS.items():
@@ -313,15 +319,14 @@ class SubsetEpochBounds:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the profile was computed, as entries of a result."""
+        """How the profile was computed, for the report of a result."""
         atoms = max((len(labeled.absent) for labeled in self.labeled[True]), default=0)
         return {"epoch": "likelihood ratio with known moments", "atoms": atoms}
 
     def excess_above(self, losses: Array) -> Array:
         """Return upper bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
-        Args:
-            losses: Epsilons in nats, of any sign.
+        ``losses`` are epsilons in nats, of any sign.
         """
         bounds = np.empty(len(losses))
         for right, chosen in ((True, losses >= 0.0), (False, losses < 0.0)):
@@ -340,10 +345,7 @@ class SubsetEpochBounds:
     def excess_below(self, losses: Array) -> Array:
         """Return lower bounds of delta minus ``max(0, 1 - e^eps)``, in the remove direction.
 
-        The result is 0 if no lower bound is known.
-
-        Args:
-            losses: Epsilons in nats, of any sign.
+        ``losses`` are epsilons in nats, of any sign. The result is 0 if no lower bound is known.
         """
         bounds = np.zeros(len(losses))
         for right, chosen in ((True, losses >= 0.0), (False, losses < 0.0)):

@@ -1,24 +1,28 @@
-"""Compose a run on several grids, each with tails for a range of deltas (C23, "Levels").
+"""Compose a run on several discretization grids, each for a range of deltas (C23, "Levels").
 
-A discretization grid is finite, and losses beyond it count as infinite. Delta is at least the mass of these losses, so
-one grid is not enough for all deltas. Therefore a run has several tail-truncation levels. The first level has the
-default grid and covers the deltas above the first of :data:`LEAST_LOGS`. Every other level covers five powers of ten
-and truncates the tails at a mass somewhat below the least of these deltas: a grid with much longer tails is slower and
-less accurate. If the grid is not tight, the result is the smaller of the composition on the grid and of the bound by
-moments (:mod:`privproj.composition.moments`). If masses would underflow on a grid, the result is the bound by moments
-alone.
+A grid is finite, and larger losses count as infinite. Delta is at least the mass of these losses, so one grid is not
+enough for all deltas. A run therefore has several tail-truncation levels. Each level has a grid for a range of deltas,
+and truncates the tails of the losses at a mass below the smallest of these deltas. If a grid is not tight, the result
+is limited by Renyi moments (:mod:`privproj.composition.moments`).
 
-The epsilon of a query determines the level. ``b_k`` is the epsilon of level ``k + 1`` at the least delta of level
-``k``, and level ``k`` is used for epsilons from ``b_(k-1)`` up to ``b_k``. So ``epsilon`` and ``log_delta`` use the
-same level (C24), and a query usually needs the grid of one level only.
-
-No result exceeds the two simple bounds of a run (C23, "Simple bounds"). Phase ``i`` has ``T_i`` releases at the
-sampling rate ``q_i``, each with the profile ``delta_i``:
-
-* (i) *Ever sampled:* delta is at most ``1 - prod (1 - q_i)^T_i``, the probability that the record is in any batch.
-* (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares ``w_i`` with
-  ``sum T_i w_i = 1``.
+No result exceeds two simple bounds: the probability that the record is in any batch, and basic composition (C23,
+"Simple bounds").
 """
+
+# The first level has the default grid and covers the deltas above the first of LEAST_LOGS. Every other level covers
+# five powers of ten. Its tails are truncated only somewhat below its least delta, because a grid with much longer tails
+# is slower and less accurate. If masses would underflow on a grid, the result is the bound by moments alone.
+#
+# The epsilon of a query determines the level. ``b_k`` is the epsilon of level ``k + 1`` at the least delta of level
+# ``k``, and level ``k`` is used for epsilons from ``b_(k-1)`` up to ``b_k``. So ``epsilon`` and ``log_delta`` use the
+# same level (C24), and a query usually needs the grid of one level only.
+#
+# Phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with the profile ``delta_i``. The simple bounds
+# are
+#
+# * (i) *Ever sampled:* delta is at most ``1 - prod (1 - q_i)^T_i``, the probability that the record is in any batch.
+# * (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares ``w_i`` with
+#   ``sum T_i w_i = 1``.
 
 import math
 from collections.abc import Callable
@@ -66,9 +70,8 @@ MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid,
 class TailLevelsCurve:
     """The privacy curve of a run, composed on several grids with tails of different length.
 
-    Each grid (a tail-truncation level) is for a range of deltas. Two simple bounds limit the result: the probability
-    that the record is ever sampled, and basic composition. The curve is valid if the profiles of the phases are (C18,
-    C19, C23).
+    Each grid (a tail-truncation level) is for a range of deltas. The curve is valid if the profiles of the phases are
+    valid (C18, C19, C23).
 
     Args:
         first: The curve of the first level, or the exception if the losses of a step are too large for any grid.
@@ -99,7 +102,7 @@ class TailLevelsCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """The grid and the method of the last result, as entries of a result."""
+        """The grid and the composition method of the last result, for its report."""
         return NO_GRID_NUMERICS if self.used is None else self.used.numerics
 
     @cached_property
@@ -108,11 +111,7 @@ class TailLevelsCurve:
         return TailLevelsCurve(self.first, self.phases, self.step, first_level_only=True)
 
     def _level(self, k: int) -> "GridCurve | _Level":
-        """Return the privacy curve of a tail-truncation level, a grid for a range of deltas.
-
-        Raises:
-            PrecisionError: This is the first level, and it has no curve.
-        """
+        """Return the privacy curve on the grid of tail-truncation level ``k``."""
         if k == 0:
             if isinstance(self.first, PrecisionError):
                 raise self.first
@@ -128,10 +127,9 @@ class TailLevelsCurve:
         return _Level(k, phases, self.step, log_cut, self.first if k == 1 else None)
 
     def _boundary(self, k: int) -> float:
-        """Return the largest epsilon (nats) for which a tail-truncation level is used.
+        """Return the largest epsilon (nats) for which tail-truncation level ``k`` is used.
 
-        Larger epsilons use level ``k + 1``, which truncates the tails at a smaller mass. The result is ``inf`` for the
-        last level, or if the epsilon is unknown.
+        The result is ``inf`` for the last level, or if the epsilon is unknown.
         """
         # b_k, the epsilon of level k + 1 at the least delta of level k
         try:
@@ -145,10 +143,7 @@ class TailLevelsCurve:
         return LazyEnclosure(lambda: -math.inf if used is None else used.log_delta(eps).lower, upper)
 
     def log_delta_unless(self, eps: float, threshold: float) -> float:
-        """Return an upper bound of ``ln delta(eps)``, loose if at most ``threshold``.
-
-        A result above ``threshold`` is the upper end of :meth:`log_delta`.
-        """
+        """Return an upper bound of ``ln delta(eps)``, which may be loose if it is at most ``threshold``."""
         upper = most = rough = 0.0
         if isinstance(self.first, PrecisionError):
             # If losses are too large for a grid, the bound (i) is close to the exact value.
@@ -188,9 +183,9 @@ class TailLevelsCurve:
         return upper if upper <= threshold else min(upper, self.log_sampled, self.log_basic(eps))
 
     def _is_close(self, eps: float, upper: float) -> bool:
-        """Return whether further tail-truncation levels need not be tried at ``eps``.
+        """Return whether later tail-truncation levels need not be tried.
 
-        ``upper`` is the bound of ``ln delta(eps)`` so far.
+        ``upper`` is the upper bound of ``ln delta(eps)`` so far.
         """
         # Later levels are needed only for a huge ``eps`` at which the bound by moments is much smaller than ``upper``.
         return eps <= LARGEST_USEFUL_EPSILON or self.guide.log_delta_above(eps) > upper - NATS_WITHIN
@@ -203,8 +198,6 @@ class TailLevelsCurve:
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
-
-        Its upper end is limited by the probability that the record is ever sampled, and by basic composition.
 
         Raises:
             PrecisionError: Neither the composition nor a simple bound has a result.
@@ -269,9 +262,9 @@ class TailLevelsCurve:
     def log_beyond(self, eps: float) -> float:
         """Return the log probability of an infinite loss in the run, for a huge ``eps`` (nats).
 
-        It is the log of ``1 - prod (1 - delta_i(eps))^T_i`` for phases with the profile ``delta_i`` and ``T_i``
-        releases. For a huge ``eps``, it is a lower bound of ``ln delta`` of the run at every epsilon.
+        For a huge ``eps``, the result is a lower bound of ``ln delta`` of the run at every epsilon.
         """
+        # ln(1 - prod_i (1 - delta_i(eps))^T_i) for phases with the profile delta_i and T_i releases
         logs = [(min(profile.log_delta(eps).lower, -1e-300), steps) for profile, steps in self.releases]
         # x = sum T_i delta_i, and delta_0 >= x - x^2/2
         top = max(log for log, _ in logs)
@@ -281,18 +274,16 @@ class TailLevelsCurve:
         return log1m_exp(math.fsum(steps * log1m_exp(log) for log, steps in logs)) - 1e-12
 
     def lower_ends_of_one(self, log_delta: float) -> list[float]:
-        """Return a lower bound of epsilon of a single release of each phase.
+        """Return lower bounds of epsilon (nats) of a single release of each phase.
 
-        It is also a lower bound for the run, which includes the release.
+        Each of them is also a lower bound for the run, which includes the release.
         """
         return [profile.epsilon(log_delta).lower for profile, _ in self.releases]
 
     @cached_property
     def shares(self) -> list[float]:
-        """The share of epsilon that one release of each phase gets in basic composition.
-
-        Shares times numbers of releases add up to 1. Any such shares give a valid bound.
-        """
+        """The share of epsilon that one release of each phase gets in basic composition."""
+        # Shares times numbers of releases add up to 1. Any such shares give a valid bound.
         # They are proportional to the epsilon of one release.
         if len(self.releases) == 1:
             return [1.0 / self.releases[0][1]]
@@ -318,11 +309,10 @@ class TailLevelsCurve:
 
 @dataclass(eq=False)
 class _Level:
-    """The privacy curve of a run on a grid whose tails are truncated for a range of deltas.
+    """The privacy curve of a run for a range of deltas, on a grid with suitably truncated tails."""
 
-    The curve is the smaller of a composition on this grid and the bound by moments. The first such grid after the
-    default one also evaluates the default grid, which may be tighter.
-    """
+    # The curve is the smaller of a composition on this grid and the bound by moments. The first such grid after the
+    # default one also evaluates the default grid, which may be tighter.
 
     k: int
     phases: Phases
@@ -333,7 +323,7 @@ class _Level:
 
     @cached_property
     def grid(self) -> GridCurve | PrecisionError:
-        """The composition on a grid of this level, or an exception if there is none."""
+        """The composition on the grid, or an exception if there is none."""
         if self.k >= len(LEAST_POWERS):
             return PrecisionError(NOTHING_SO_SMALL)
         try:
@@ -345,16 +335,14 @@ class _Level:
 
     @cached_property
     def moments(self) -> MomentCurve:
-        """The bound by moments ``E e^(theta loss)``, with the tails of this level."""
+        """The bound of delta by the moments ``E e^(theta loss)`` of the privacy loss."""
         # Profiles are evaluated at fewer losses if evaluations are costly.
         return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
 
     @cached_property
     def is_tight(self) -> bool:
-        """True if upper and lower bounds on the grid of this level are close.
-
-        They are compared at the smallest and largest delta of the level.
-        """
+        """True if upper and lower bounds of epsilon on the grid are close to each other."""
+        # They are compared at the smallest and largest delta of the level.
         # A floor of the profile can raise the truncation. Near it, the grid is not tight.
         if isinstance(self.grid, PrecisionError) or self.log_cut > LEAST_LOGS[self.k] - 0.5 * NATS_ABOVE_CUT:
             return False
@@ -365,15 +353,14 @@ class _Level:
         return all(end.upper <= CLOSE_ENOUGH * _lower_end(end) for end in ends)
 
     def evaluate(self, read: Callable[[GridCurve], Enclosure], by_moments: Callable[[MomentCurve], float]) -> Enclosure:
-        """Return an enclosure from the grid of this level, or a tighter one.
-
-        If the grid is not tight, the upper end is the least one of this grid, the default grid and the bound by
-        moments.
+        """Return an enclosure of epsilon or ``ln delta``, from the grid or from a tighter bound.
 
         Args:
-            read: Map from a privacy curve on a grid to the result.
-            by_moments: Map from the bound by moments to its upper bound.
+            read: Map from the privacy curve on a grid to the enclosure.
+            by_moments: Map from the bound by moments to the upper end.
         """
+        # If the grid is not tight, the upper end is the least one of this grid, the default grid and the bound by
+        # moments.
         results: list[tuple[Enclosure, GridCurve]] = []
         for grid in (self.grid,) if self.is_tight else (self.grid, self.default):
             with suppress(PrecisionError):
@@ -408,13 +395,12 @@ def _lower_end(ends: Enclosure) -> float:
 
 
 def _are_costly(phases: Phases) -> bool:
-    """Return whether some privacy profile takes long to evaluate."""
     # Then some searches for tighter bounds are omitted.
     return any(profile.is_costly for profile, _ in phases)
 
 
 def truncate_below(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
-    """Return the profile with a table that is accurate down to deltas of ``e^log_cut``."""
+    """Return the privacy profile with a table that is accurate down to deltas of ``e^log_cut``."""
     if profile.with_smaller_tails is not None:
         profile = profile.with_smaller_tails(math.exp(log_cut))
     if profile.table is None:

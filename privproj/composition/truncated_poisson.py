@@ -1,18 +1,23 @@
 """Account for Poisson batches that are truncated to a maximum size (``max_batch_size``, C26).
 
-Each batch is a Poisson sample at the rate ``q``, truncated at ``B`` records. The protected user has at most ``K``
-records, and there are ``n`` other records. If no batch contains more than ``B - K`` of the other records, no batch is
-truncated in either of the neighboring datasets, whether or not the user's records are sampled. So
-
-    delta(eps) <= delta_0(eps) + P(cut),   P(cut) <= sum over phases of T P[Bin(n, q) > B - K],
-
-where ``delta_0`` bounds the run without truncation, ``P(cut)`` is the probability that some batch contains more than
-``B - K`` other records, and ``T`` is the number of steps of a phase. ``P(cut)`` has no factor ``e^eps``, because the
-number of other records in a batch has the same distribution in both neighboring datasets.
+The protected user has a limited number of records. If the other records alone leave space for all of them in every
+batch, no batch is truncated in either of the neighboring datasets. So delta is at most the delta of the run without
+truncation plus the probability that some batch has too many other records. This probability has no factor ``e^eps``,
+because it is the same in both neighboring datasets.
 
 For one record and uniformly random truncation, :mod:`privproj.composition.truncated_step` has a second bound, which
-does not need a small ``P(cut)``. Each query uses the smaller bound.
+does not need a small probability of truncation. Each query uses the smaller bound.
 """
+
+# Each batch is a Poisson sample at the rate ``q``, truncated at ``B`` records. The protected user has at most ``K``
+# records, and there are ``n`` other records. If no batch contains more than ``B - K`` of the other records, no batch is
+# truncated in either of the neighboring datasets, whether or not the user's records are sampled. So
+#
+#     delta(eps) <= delta_0(eps) + P(cut),   P(cut) <= sum over phases of T P[Bin(n, q) > B - K],
+#
+# where ``delta_0`` bounds the run without truncation, ``P(cut)`` is the probability that some batch contains more than
+# ``B - K`` other records, and ``T`` is the number of steps of a phase. ``P(cut)`` has no factor ``e^eps``, because the
+# number of other records in a batch has the same distribution in both neighboring datasets.
 
 import math
 from collections.abc import Callable, Sequence
@@ -103,7 +108,7 @@ def with_truncated_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
 class TruncatedCurve:
     """The privacy curve of a run plus the probability that a batch is truncated (C26).
 
-    The curve is valid if the one without truncation is.
+    The curve is valid if the one without truncation is valid.
 
     Args:
         curve: The privacy curve without truncation.
@@ -118,7 +123,7 @@ class TruncatedCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the curve was computed, and how likely a truncation is, as entries of a result."""
+        """How the curve was computed, and the probability of a truncation."""
         return {**getattr(self.curve, "numerics", {}), "log10_probability_of_cut": self.log_cut.upper / math.log(10.0)}
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -134,10 +139,8 @@ class TruncatedCurve:
         return LazyEnclosure(find_lower, self.log_delta_unless(eps, -math.inf))
 
     def log_delta_unless(self, eps: float, threshold: float) -> float:
-        """Return an upper bound of ``ln delta(eps)``, loose if at most ``threshold``.
-
-        A result above ``threshold`` is the upper end of :meth:`log_delta`.
-        """
+        """Return an upper bound of ``ln delta(eps)``, which may be loose if it is at most ``threshold``."""
+        # A result above the threshold is the upper end of log_delta.
         cut = self.log_cut.upper
         # If delta_0 is at most e^threshold - P(cut), rounded down, the sum is at most e^threshold. If ln delta_0 is 16
         # nats below ln P(cut), a rough upper bound of delta_0 is enough.
@@ -148,8 +151,7 @@ class TruncatedCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return an enclosure of ``eps(delta)`` in nats.
 
-        It is the epsilon without truncation, at delta minus the probability of a truncation. It is ``inf`` if this
-        difference is not positive.
+        It is ``inf`` if the probability of a truncation is at least delta.
         """
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
         least, most = (log_difference(log_delta, end) for end in (self.log_cut.upper, self.log_cut.lower))
@@ -163,8 +165,6 @@ class TruncatedCurve:
 
 class SmallerCurve:
     """The smaller of two privacy curves of a run with truncated batches (C26).
-
-    The result is valid if both curves are.
 
     Args:
         curve: The curve that adds the probability of a truncation.
@@ -183,7 +183,7 @@ class SmallerCurve:
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the curve was computed that adds the probability of a truncation."""
+        """How the curve that adds the probability of a truncation was computed."""
         return self.curve.numerics
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -211,21 +211,17 @@ class SmallerCurve:
 
 
 def _smaller(first: Enclosure, second: Enclosure) -> Enclosure:
-    """Return an enclosure of the smaller of two values."""
     return first if first.upper <= second.upper else Enclosure(min(first.lower, second.lower), second.upper)
 
 
 def other_records(run: Run) -> int:
     """Return the largest number of records other than the protected one.
 
-    The result is N - 1 under zero-out, where both neighboring datasets have N records, and N under add-remove.
+    It is one less than the dataset size under zero-out, and the dataset size under add-remove.
     """
     return (run.dataset_size or 0) - (run.relation is NeighboringRelation.ZERO_OUT)
 
 
 def _rounding(log_value: float) -> float:
-    """Return a bound of the rounding error of the log of a sum or difference of a few terms.
-
-    The result is 0 if the log is infinite.
-    """
+    """Return a bound of the rounding error of the log of a sum or difference of a few terms."""
     return LOG_RELATIVE_ERROR * (1.0 + abs(log_value)) if math.isfinite(log_value) else 0.0

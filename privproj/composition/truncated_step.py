@@ -1,17 +1,23 @@
 """Bound one step on a Poisson batch that is truncated to a maximum size at random (C26).
 
-One record is protected. If a batch has more than ``B`` records, the records that are dropped are chosen uniformly at
-random. There are ``n`` other records, sampled at rate ``q``. If fewer than ``B`` of them are sampled, the protected
-record joins the batch. Otherwise the protected record replaces one of the sampled records. Let ``E_j`` be the excess
-``delta(t) - max(0, 1 - t)`` of a release for batches that differ in ``j`` records. The excess of the step is at most
-
-    (1 - w) a + w b,   a = q E_1(1 + (t - 1)/q),   b = p E_2(1 + (t - 1)/p),
-
-where ``w = P[Bin(n, q) >= B]`` is the probability of the second case, and ``p = B P[Bin(n + 1, q) > B] / ((n + 1) w)``
-is the probability that the protected record is in the batch in that case. ``w`` increases with ``n`` and ``p``
-decreases. So ``w`` at the upper end of an interval of ``n`` and ``p`` at the lower end give a bound for all ``n`` in
-the interval. The result is the maximum over intervals that cover all ``n`` up to the dataset size.
+If a batch has more records than the maximum size, the records that are dropped are chosen uniformly at random. One
+record is protected. If the sampled other records do not fill the batch, the protected record joins them. Otherwise it
+replaces one of them, which is bounded by a release for two records. The bound is a mixture of both cases, and covers
+every number of other records up to the dataset size.
 """
+
+# A batch has at most ``B`` records. There are ``n`` other records, sampled at rate ``q``. In the first case fewer than
+# ``B`` of them are sampled.
+#
+# Let ``E_j`` be the excess ``delta(t) - max(0, 1 - t)`` of a release for batches that differ in ``j`` records. The
+# excess of the step is at most
+#
+#     (1 - w) a + w b,   a = q E_1(1 + (t - 1)/q),   b = p E_2(1 + (t - 1)/p),
+#
+# where ``w = P[Bin(n, q) >= B]`` is the probability of the second case, and ``p = B P[Bin(n + 1, q) > B] / ((n + 1)
+# w)`` is the probability that the protected record is in the batch in that case. ``w`` increases with ``n`` and ``p``
+# decreases. So ``w`` at the upper end of an interval of ``n`` and ``p`` at the lower end give a bound for all ``n`` in
+# the interval. The result is the maximum over intervals that cover all ``n`` up to the dataset size.
 
 import math
 
@@ -33,8 +39,8 @@ STEP_MARGIN = 1e-11  # soundness: relative margin of the excess of a step, a sum
 def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> PrivacyProfile:
     """Return the privacy profile of one step on a Poisson batch truncated at random (C26).
 
-    The profile is valid in the add and remove directions if ``one`` and ``two`` are. The caller must account for the
-    step as one release on the whole dataset.
+    The profile is valid in the add and remove directions if ``one`` and ``two`` are valid. The caller must account for
+    the step as one release on the whole dataset.
 
     Args:
         one: The profile of a release for one record, the same in both directions.
@@ -69,16 +75,15 @@ def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> Privac
 
 
 def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[float, float]]:
-    """Return upper bounds of two probabilities, for intervals of the dataset size.
+    """Return upper bounds of two probabilities, for intervals of the number of other records.
 
-    The first is the probability ``w`` that at least ``B`` other records are sampled. The second is the probability that
-    the protected record is in the batch in that case. The intervals cover all numbers of other records up to
-    ``others``.
+    The first is the probability that the sampled other records fill the batch. The second is the probability that, in
+    this case, the protected record is in the batch. The intervals cover all numbers of other records up to ``others``.
 
     Args:
         others: The largest number of other records.
         rate: The sampling rate.
-        cap: The maximum batch size ``B``.
+        cap: The maximum batch size.
     """
     shares, ratio = [], min(0.97, (cap / max(others, cap)) ** (1.0 / MOST_INTERVALS))
     while others >= cap:
@@ -97,12 +102,8 @@ def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[floa
 def _sampled_excess(profile: PrivacyProfile, rate: float, losses: Array) -> Array:
     """Return upper bounds of delta minus ``max(0, 1 - e^eps)`` for a sampled step (C17).
 
-    The bounds are for the remove direction.
-
-    Args:
-        profile: The profile of the release, the same in both directions.
-        rate: The sampling rate.
-        losses: Epsilons in nats.
+    They are for the remove direction. ``profile`` must be the same in both directions, and ``losses`` are epsilons in
+    nats.
     """
     # t' - 1 = (t - 1)/q; beyond e^700, delta at a smaller loss is an upper bound.
     tau = np.expm1(np.minimum(losses, 700.0)) / rate

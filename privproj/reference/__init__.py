@@ -1,16 +1,12 @@
 """Compute reference values of bounds in mpmath, independently of the float code.
 
-Each formula has three implementations that share no code. They use floats with an outward margin, ball arithmetic for
-certificates, and (this package) mpmath at any precision.
+Each formula has three implementations that share no code: floats with an outward margin, ball arithmetic for
+certificates, and mpmath at any precision (this package). No error is proved here; a higher precision confirms the
+digits.
 
-Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``. The code follows the formula in its
-docstring directly. If digits cancel, it uses more digits, whereas the float code avoids the cancellation. A function
-with the name of a bound implements this bound of :mod:`privproj.mechanisms`, with the same parameters. :func:`value`
-returns the reference for :func:`privproj.evaluate`. No error is proved here; a higher precision confirms the digits.
-
-Notation in this package: ``d`` is the dimension, ``r`` the rank, ``z`` the noise multiplier and ``T`` the number of
-steps. ``mu = 1/z`` is the sensitivity over noise. ``Phi`` is the standard normal distribution function. Without an
-argument ``steps``, a function is about one release.
+Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``. A function with the name of a bound of
+:mod:`privproj.mechanisms` implements this bound, with the same parameters. Without an argument ``steps``, it is about
+one release. :func:`value` returns the reference for :func:`privproj.evaluate`.
 """
 
 import inspect
@@ -66,7 +62,7 @@ def value(quantity: str, digits: int | None = None, **parameters: Real) -> Real:
 def parameters_of(quantity: str) -> set[str] | None:
     """Return the parameters of the reference for a quantity; None without reference.
 
-    ``quantity`` is ``mechanism.bound.delta`` or ``mechanism.bound.epsilon``, with the names of a mechanism and a bound.
+    ``quantity`` is ``mechanism.bound.delta`` or ``mechanism.bound.epsilon``.
     """
     name, _, target = quantity.rpartition(".")
     direct, inverse = (DELTAS, EPSILONS) if target == "delta" else (EPSILONS, DELTAS)
@@ -84,11 +80,11 @@ def reference_digits(quantity: str, parameters: dict[str, Real]) -> int:
 
 
 def _evaluate_once(name: str, requested: str, parameters: dict[str, Real]) -> Real:
-    """Return the value of a quantity ``name.requested`` at the current precision.
+    """Return the quantity ``requested`` of the bound ``name`` at the current precision.
 
-    ``name`` is ``mechanism.bound``, and ``requested`` is "delta", "epsilon" or another quantity. If only one of delta
-    and epsilon has a reference, this reference is inverted for the other.
+    ``name`` is ``mechanism.bound``, and ``requested`` is "delta", "epsilon" or another quantity.
     """
+    # If only one of delta and epsilon has a reference, this reference is inverted for the other.
     if f"{name}.{requested}" in OTHER_QUANTITIES:
         return OTHER_QUANTITIES[f"{name}.{requested}"](**parameters)
     if "t" in parameters:

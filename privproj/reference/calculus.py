@@ -37,8 +37,8 @@ def integrate_line(f: Function, start: Real = 0, step: Real = 1) -> Real:
 def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
     """Return the approximate maximizer of ``f`` and the width of the maximum.
 
-    At this distance from the maximizer, ``f`` is smaller by about a factor e. The search begins at ``start`` with the
-    step ``step``.
+    At a distance of this width, ``f`` is smaller by about a factor e. The search begins at ``start`` with the step
+    ``step``.
     """
     with mp.workdps(20):
         top, value = start, f(start)
@@ -55,10 +55,9 @@ def _find_hill(f: Function, start: Real, step: Real) -> tuple[Real, Real]:
 
 
 def _find_negligible(f: Function, top: Real, stride: Real) -> Real:
-    """Return a point beyond ``top`` from which on ``f`` is negligible.
+    """Return a point beyond which ``f`` is negligible compared with its maximum ``f(top)``.
 
-    There, ``f`` is negligible compared with ``f(top)``. The point is to the right of ``top`` if ``stride`` is positive,
-    else to the left.
+    It is to the right of ``top`` if ``stride`` is positive, else to the left.
     """
     least, x = f(top) * mp.mpf(10) ** (-mp.mp.dps - 3), top
     while f(x) > least or f(x + stride) > least:
@@ -112,7 +111,7 @@ def find_root(f: Function, start: Real, step: Real = 1) -> Real:
 def root_in_bracket(f: Function, a: Real, fa: Real, b: Real, fb: Real) -> Real:
     """Return the root of ``f`` between ``a`` and ``b``, to nearly all digits.
 
-    ``fa`` and ``fb`` are ``f(a)`` and ``f(b)``, which have different signs.
+    ``fa = f(a)`` and ``fb = f(b)`` must have different signs.
     """
     close = mp.mpf(10) ** (3 - mp.mp.dps)
     for step in range(2000):
@@ -162,7 +161,7 @@ def _golden_bracket(f: Function, a: Real, b: Real, width: Real) -> tuple[Real, R
 
 
 def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Real:
-    """Return the minimizer near ``[a, b]``, between ``low`` and ``high``."""
+    """Return the minimizer of ``f`` near ``[a, b]``, limited to ``[low, high]``."""
     x, h = (a + b) / 2, (b - a) / 2
     least = (high - low) * mp.mpf(10) ** (-mp.mp.dps * 2 // 5)
     for _ in range(40):
@@ -183,9 +182,10 @@ def _newton_minimum(f: Function, a: Real, b: Real, low: Real, high: Real) -> Rea
 def evaluate_until_settled(value: Callable[[], Any], digits: int, extra: int = 8, grown: int = 15) -> Real:
     """Return ``value()`` once two precisions agree to ``digits`` decimal digits.
 
-    The first precision is ``digits + extra`` decimal digits. The second one has ``grown`` digits more, and this
-    increase doubles each time. Raises :class:`ArithmeticError` if no two successive results agree.
+    The first precision is ``digits + extra`` decimal digits, and the second one has ``grown`` digits more. Raises
+    :class:`ArithmeticError` if no two successive results agree.
     """
+    # The increase doubles each time.
     with mp.workdps(digits + extra):
         last = value()
     for attempt in range(1, 6):

@@ -8,30 +8,29 @@ from privproj.reference.calculus import Function, Real, find_minimum, find_root
 def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma: Real = mp.inf) -> Real:
     """Return the sensitivity over noise of ``steps`` Gaussian releases together.
 
-    The result is ``sqrt(T (1/z^2 + 1/(2 S)^2))`` for ``T`` steps and the noise multiplier ``z``. ``S`` is the standard
-    deviation of the noise on a count of sensitivity 1/2 in each release (C31: adaptive clipping). Without a count the
-    result is ``sqrt(T)/z``.
+    ``adaptive_clipping_sigma`` is the standard deviation of the noise on a clipping count of sensitivity 1/2 in each
+    release, if there is one (C31: adaptive clipping).
     """
+    # sqrt(T (1/z^2 + 1/(2 S)^2)) for T steps, the noise multiplier z and S = adaptive_clipping_sigma
     return mp.sqrt(steps * (mp.mpf(noise_multiplier) ** -2 + adaptive_count_shift(adaptive_clipping_sigma)))
 
 
 def adaptive_count_shift(adaptive_clipping_sigma: Real) -> Real:
-    """Return ``1/(2 S)^2``, the squared sensitivity over noise of the clipping count.
+    """Return the squared sensitivity over noise of the clipping count (C31: adaptive clipping).
 
-    The count has sensitivity 1/2, and its noise has the standard deviation ``S`` (C31: adaptive clipping).
+    The count has sensitivity 1/2, and its noise has the given standard deviation.
     """
     return (2 * mp.mpf(adaptive_clipping_sigma)) ** -2
 
 
 def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
-    """Return delta of one Poisson-subsampled release at ``eps >= 0`` and rate ``q``.
+    """Return delta of one Poisson-subsampled release at ``eps >= 0`` and rate ``q`` (C17).
 
-    The result is the larger delta of the add and the remove direction (C17: subsampling). ``profile`` is the profile
-    ``delta_0`` of the release without sampling, for positive and negative ``eps``. The deltas are
-
-    * remove: ``q delta_0(ln(1 + (e^eps - 1)/q))``,
-    * add: ``(1 - (1-q) e^eps) delta_0(ln q + eps - ln(1 - (1-q) e^eps))`` for ``eps < -ln(1-q)``, else 0.
+    It is the larger delta of the add and the remove direction. ``profile`` is the privacy profile of the release
+    without sampling, for positive and negative epsilons.
     """
+    # With delta_0 = profile: remove q delta_0(ln(1 + (e^eps - 1)/q)), and add (1 - (1-q) e^eps) delta_0(ln q + eps -
+    # ln(1 - (1-q) e^eps)) for eps < -ln(1-q), else 0.
     eps, q = mp.mpf(eps), mp.mpf(q)
     if q == 1:
         return profile(eps)
@@ -41,10 +40,10 @@ def poisson_delta(profile: Function, eps: Real, q: Real) -> Real:
 
 
 def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """Return delta at ``eps`` from a Renyi curve, minimized over the order.
+    """Return delta at ``eps`` from a Renyi curve, minimized over orders from ``low`` to ``high``.
 
-    The orders are ``low <= alpha < high``. ``divergence(alpha)`` is the curve of the whole run (C15: Renyi accounting;
-    conversion of Canonne, Kamath, Steinke 2020).
+    ``divergence`` maps an order to the Renyi divergence of the whole run (C15: Renyi accounting; conversion of Canonne,
+    Kamath, Steinke 2020).
     """
     eps = mp.mpf(eps)
 
@@ -56,10 +55,10 @@ def delta_from_renyi(divergence: Function, eps: Real, low: Real = 1, high: Real 
 
 
 def epsilon_from_renyi(divergence: Function, delta: Real, low: Real = 1, high: Real = mp.inf) -> Real:
-    """Return ``eps`` at ``delta`` from a Renyi curve, minimized over the order.
+    """Return epsilon at ``delta`` from a Renyi curve, minimized over orders from ``low`` to ``high``.
 
-    The orders are ``low <= alpha < high``. ``divergence(alpha)`` is the curve of the whole run (C15: Renyi accounting;
-    conversion of Canonne, Kamath, Steinke 2020).
+    ``divergence`` maps an order to the Renyi divergence of the whole run (C15: Renyi accounting; conversion of Canonne,
+    Kamath, Steinke 2020).
     """
     log_delta = mp.log(mp.mpf(delta))
 
@@ -82,9 +81,9 @@ def _least_over_orders(objective: Function, low: Real, high: Real) -> Real:
 
 
 def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
-    """Return delta at ``eps`` from a Renyi curve, minimized over integer orders.
+    """Return delta at ``eps`` from a Renyi curve, minimized over integer orders from 2 on.
 
-    The orders are at least 2. ``divergence(alpha)`` is the curve of the whole run.
+    ``divergence`` maps an order to the Renyi divergence of the whole run.
     """
 
     def objective(alpha: int) -> Real:
@@ -102,10 +101,10 @@ def delta_from_whole_orders(divergence: Function, eps: Real) -> Real:
 
 
 def sampled_divergence(log_moment: Function, q: Real) -> Function:
-    """Return the Renyi curve of one Poisson-subsampled release, for integer orders.
+    """Return the Renyi curve of one Poisson-subsampled release, for integer orders (C15).
 
-    ``q`` is the sampling rate. ``log_moment(j)`` is the logarithm of the ``j``-th moment of the likelihood ratio
-    without sampling (C15: Renyi accounting).
+    ``q`` is the sampling rate. ``log_moment(j)`` is the log of the ``j``-th moment of the likelihood ratio without
+    sampling.
     """
     q, moments = mp.mpf(q), {}
 
@@ -124,11 +123,7 @@ def sampled_divergence(log_moment: Function, q: Real) -> Function:
 
 
 def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
-    """Return ``eps`` at ``delta`` of a ``(rho, omega)``-tCDP release.
-
-    ``omega = inf`` is ``rho``-zCDP. The result is ``rho + 2 sqrt(rho ln(1/delta))`` if
-    ``ln(1/delta) <= (omega-1)^2 rho``, else ``rho omega + ln(1/delta)/(omega-1)``.
-    """
+    """Return epsilon at ``delta`` of a ``(rho, omega)``-tCDP release; ``omega = inf`` is zCDP."""
     reach = -mp.log(mp.mpf(delta))
     if reach <= (omega - 1) ** 2 * rho:
         return rho + 2 * mp.sqrt(rho * reach)
@@ -136,10 +131,8 @@ def concentrated_epsilon(rho: Real, delta: Real, omega: Real = mp.inf) -> Real:
 
 
 def concentrated_delta(rho: Real, eps: Real, omega: Real = mp.inf) -> Real:
-    """Return delta at ``eps`` of a ``(rho, omega)``-tCDP release.
-
-    The result inverts :func:`concentrated_epsilon`, and is 1 for ``eps <= rho``.
-    """
+    """Return delta at ``eps`` of a ``(rho, omega)``-tCDP release; ``omega = inf`` is zCDP."""
+    # the inverse of concentrated_epsilon
     eps = mp.mpf(eps)
     if eps <= rho:
         return mp.mpf(1)
@@ -155,7 +148,7 @@ def basic_composition(epsilon: Real, steps: int) -> Real:
 def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
     """Return the epsilon of ``steps`` releases by advanced composition.
 
-    ``epsilon`` is that of one release. ``slack`` is the part of delta that this theorem adds to the deltas of the
+    ``epsilon`` is that of one release. ``slack`` is the part of delta that the theorem adds to the deltas of the
     releases.
     """
     eps, grown = mp.mpf(epsilon), mp.exp(mp.mpf(epsilon))
@@ -164,12 +157,12 @@ def advanced_composition(epsilon: Real, steps: int, slack: Real) -> Real:
 
 
 def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf) -> Real:
-    """Return ``eps`` of ``steps`` releases by the better of two composition theorems.
+    """Return epsilon of ``steps`` releases by the better one of basic and advanced composition.
 
-    ``rule(delta)`` is the ``eps`` of one release, which is valid only below ``limit``. For ``T`` steps, basic
-    composition uses the rule at ``delta/T``. Advanced composition uses the rule at ``(1 - share) delta/T`` with the
-    slack ``share delta``, for the best ``share``.
+    ``rule`` maps the delta of one release to its epsilon, which is valid only if it is below ``limit``.
     """
+    # Basic composition uses the rule at delta/T. Advanced composition uses the rule at (1 - share) delta/T with the
+    # slack share delta, for the best share.
     delta = mp.mpf(delta)
     if steps == 1:
         return rule(delta)
@@ -187,10 +180,7 @@ def composed_rule(rule: Function, delta: Real, steps: int, limit: Real = mp.inf)
 
 
 def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
-    """Return the ``eps >= 0`` at which a privacy ``profile(eps)`` equals ``delta``.
-
-    The result is 0 if ``profile(0) <= delta``.
-    """
+    """Return the ``eps >= 0`` at which a privacy profile equals ``delta``; 0 if ``profile(0) <= delta``."""
     delta = mp.mpf(delta)
     if profile(mp.mpf(0)) <= delta:
         return mp.mpf(0)
@@ -198,7 +188,7 @@ def epsilon_of_profile(profile: Function, delta: Real, guess: Real = 1) -> Real:
 
 
 def delta_of_rule(rule: Function, eps: Real, guess: Real = "1e-5") -> Real:
-    """Return ``delta`` at ``eps`` for a decreasing rule ``eps = rule(delta)``."""
+    """Return the delta for which a decreasing ``rule(delta)`` has the result ``eps``."""
     eps = mp.mpf(eps)
 
     def excess(s: Real) -> Real:

@@ -1,10 +1,9 @@
 """Compute privacy profiles in mpmath for a random squared sensitivity ``X``.
 
-``X`` is the squared sensitivity divided by the noise variance. ``h_eps(x)`` is the Gaussian delta at the sensitivity
-over noise ``sqrt(x)``. ``E[h_eps(X)]`` is the profile for differences of rank one (C4: random sensitivity).
-``min_p E[g_p(X)]`` is an upper bound for differences of any rank (C5: any rank). ``g_p`` is a convex function above
-``h_eps``. The tangent of ``h_eps`` at ``p`` crosses ``h_eps`` at a point: ``g_p`` equals ``h_eps`` up to this point,
-and the tangent beyond it. :mod:`privproj.distributions.squared_sensitivity` and
+``X`` is the squared sensitivity divided by the noise variance. ``h(x)`` is the Gaussian delta at the sensitivity over
+noise ``sqrt(x)``, for a fixed epsilon. ``E[h(X)]`` is the delta for differences of rank one (C4: random sensitivity).
+An upper bound for differences of any rank is ``E[g(X)]`` with a convex function ``g`` above ``h``: ``g`` equals ``h``
+up to some point, and a tangent of ``h`` beyond it (C5: any rank). :mod:`privproj.distributions.squared_sensitivity` and
 :mod:`privproj.distributions.mixture_profile` compute the same in floats.
 """
 
@@ -52,19 +51,15 @@ def log_gamma(a: Real, prec: int) -> Real:
 
 
 def beta_density(a: Real, b: Real, t: Real) -> Real:
-    """Return the density of the logit ``t = ln(B/(1-B))`` of ``B ~ Beta(a, b)``.
-
-    The result is ``B^a (1-B)^b / Beta(a, b)``.
-    """
+    """Return the density of the logit ``ln(B/(1-B))`` of ``B ~ Beta(a, b)`` at ``t``."""
+    # B^a (1-B)^b / Beta(a, b) for the B with the logit t
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a + b))):
         return mp.exp(-a * mp.log(1 + mp.exp(-t)) - b * mp.log(1 + mp.exp(t)) - _log_beta(a, b, mp.mp.prec))
 
 
 def gamma_density(a: Real, t: Real) -> Real:
-    """Return the density of ``t = ln U`` for ``U ~ Gamma(a)``.
-
-    The result is ``U^a e^-U / Gamma(a)``, or 0 far above its maximum, where it would underflow.
-    """
+    """Return the density of ``ln U`` at ``t`` for ``U ~ Gamma(a)``; 0 where it would underflow."""
+    # U^a e^-U / Gamma(a) for U = e^t
     if t > mp.log(a + 1) + 20:
         return mp.mpf(0)
     with mp.workdps(mp.mp.dps + 10 + int(mp.log10(1 + a))):
@@ -72,10 +67,9 @@ def gamma_density(a: Real, t: Real) -> Real:
 
 
 def beta_distribution(a: Real, b: Real, scale: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X = scale B`` for ``B ~ Beta(a, b)``.
+    """Return the distribution of ``X = scale B`` for ``B ~ Beta(a, b)``, in the logit of ``B``.
 
-    The coordinate of the result is the logit ``ln(B/(1-B))``. The squared sensitivity of M2 has this distribution (C7:
-    distributions).
+    The squared sensitivity of M2 has this distribution (C7: distributions).
     """
     a, b, scale = mp.mpf(a), mp.mpf(b), mp.mpf(scale)
     return ReferenceDistribution(
@@ -91,10 +85,8 @@ def beta_distribution(a: Real, b: Real, scale: Real) -> ReferenceDistribution:
 
 
 def shifted_distribution(distribution: ReferenceDistribution, shift: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X + shift`` for ``X`` with a given distribution.
-
-    ``shift`` is the squared sensitivity over noise of the count for adaptive clipping (C31).
-    """
+    """Return the distribution of ``X + shift`` for ``X`` with a given distribution."""
+    # The shift is the squared sensitivity over noise of the count for adaptive clipping (C31).
     shift = mp.mpf(shift)
     if not shift:
         return distribution
@@ -114,10 +106,9 @@ def shifted_distribution(distribution: ReferenceDistribution, shift: Real) -> Re
 
 
 def gamma_distribution(a: Real, scale: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X = scale U`` for ``U ~ Gamma(a)``.
+    """Return the distribution of ``X = scale U`` for ``U ~ Gamma(a)``, in the coordinate ``ln U``.
 
-    The coordinate of the result is ``ln U``. The squared sensitivity of a public sketch has this distribution (C7:
-    distributions).
+    The squared sensitivity of a public sketch has this distribution (C7: distributions).
     """
     a, scale = mp.mpf(a), mp.mpf(scale)
     return ReferenceDistribution(
@@ -137,29 +128,24 @@ def gaussian_delta_of_square(eps: Real, x: Real) -> Real:
 
 
 def _gaussian_delta_slope(eps: Real, x: Real) -> Real:
-    """Return the derivative of the Gaussian delta with respect to ``x``.
-
-    The sensitivity over noise is ``sqrt(x)``. With the standard normal density ``phi``, the derivative is
-    ``phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x))``.
-    """
+    """Return the derivative with respect to ``x`` of the Gaussian delta at sensitivity ``sqrt(x)``."""
+    # phi(sqrt(x)/2 - eps/sqrt(x)) / (2 sqrt(x)) with the standard normal density phi
     mu = mp.sqrt(x)
     return normal_density(mu / 2 - eps / mu) / (2 * mu)
 
 
 def _inflection_point(eps: Real) -> Real:
-    """Return the inflection point ``2 (sqrt(1 + eps^2) - 1)`` of the Gaussian delta.
-
-    As a function of ``x``, the Gaussian delta at the sensitivity over noise ``sqrt(x)`` is convex below and concave
-    above this point.
-    """
+    """Return the inflection point of the Gaussian delta as a function of the squared sensitivity."""
+    # h(x), the delta at the sensitivity over noise sqrt(x), is convex below x = 2 (sqrt(1 + eps^2) - 1) and concave
+    # above.
     with mp.workdps(2 * mp.mp.dps + 20):
         return 2 * (mp.sqrt(1 + mp.mpf(eps) ** 2) - 1)
 
 
 def expected_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
-    """Return delta for differences of rank one: the mean ``E[h_eps(X)]`` (C4).
+    """Return the mean Gaussian delta for a random squared sensitivity over noise (C4).
 
-    ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``, and ``distribution`` is that of ``X``.
+    It is the delta for a rank-one difference of neighboring sums. ``distribution`` is that of the squared sensitivity.
     """
     return integrate_line(
         lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)), *distribution.hill
@@ -167,9 +153,9 @@ def expected_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
 
 
 def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: Real) -> Real:
-    """Return the expectation of ``h_eps(X)`` times the indicator of ``X <= cut``.
+    """Return the part of the mean Gaussian delta for squared sensitivities of at most ``cut``.
 
-    ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``, and ``distribution`` is that of ``X``.
+    ``distribution`` is that of the squared sensitivity over noise.
     """
     return integrate_below(
         lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)),
@@ -179,10 +165,10 @@ def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: R
 
 
 def _tangent_crossing(eps: Real, p: Real) -> Real:
-    """Return the point at which the tangent of the Gaussian delta at ``p`` crosses it.
+    """Return the point at which the tangent of the Gaussian delta at ``p`` crosses it, or 0.
 
-    The Gaussian delta is a function ``h(x)`` at the sensitivity over noise ``sqrt(x)``. ``p`` is at least its
-    inflection point, and the crossing is below it. The result is 0 if the tangent is never below ``h``.
+    The Gaussian delta is a function of the squared sensitivity over noise, with an inflection point. ``p`` must not be
+    below this point. The result is 0 if the tangent is nowhere below the function.
     """
     high, rise = gaussian_delta_of_square(eps, p), _gaussian_delta_slope(eps, p)
     if high >= p * rise:
@@ -198,11 +184,10 @@ def _tangent_crossing(eps: Real, p: Real) -> Real:
 
 
 def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) -> Real:
-    """Return the expectation of a convex function above the Gaussian delta.
+    """Return the mean of a convex function above the Gaussian delta.
 
-    The Gaussian delta is a function ``h(x)`` at the sensitivity over noise ``sqrt(x)``. The tangent of ``h`` at ``p``
-    crosses ``h`` at a point ``c``. The convex function equals ``h`` up to ``c``, and the tangent beyond.
-    ``distribution`` is that of ``x``.
+    The Gaussian delta is a function of the squared sensitivity over noise, which has the given ``distribution``. Its
+    tangent at ``p`` replaces it above the point at which both cross.
     """
     c = _tangent_crossing(eps, p)
     tail, moment = distribution.tail(c), distribution.moment(c)
@@ -216,12 +201,12 @@ def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) 
 
 
 def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
-    """Return a bound on delta for differences of any rank (C5: any rank).
+    """Return a bound on delta for differences of neighboring sums of any rank (C5: any rank).
 
-    The bound is ``min_p E[g_p(X)]``, where ``distribution`` is that of the squared sensitivity over noise ``X``.
-    ``g_p`` is the convex function of :func:`_expected_majorant` with the tangent at ``p``. The minimum is at
-    ``p = E[X | X > c(p)]``, where the tangent crosses the Gaussian delta at ``c(p)``.
+    ``distribution`` is that of the squared sensitivity over noise for differences of rank one.
     """
+    # min_p E[g_p(X)] with the convex function g_p of _expected_majorant, whose tangent at p crosses the Gaussian delta
+    # at c(p). The minimum is at p = E[X | X > c(p)].
     eps, start = mp.mpf(eps), _inflection_point(eps)
     if distribution.supremum <= start:
         return expected_delta(eps, distribution)
@@ -243,10 +228,10 @@ def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
 
 
 def _best_tangent(excess: Function, first: Real, low: Real, high: Real) -> Real:
-    """Return the root of a decreasing ``excess`` between ``low`` and ``high``.
+    """Return the root of a decreasing function ``excess`` between ``low`` and ``high``.
 
-    If ``high`` is infinite, the search starts at ``first``. If ``excess`` is not positive at ``low``, the result is
-    about ``low``.
+    The result is about ``low`` if the function is not positive there. If ``high`` is infinite, the search starts at
+    ``first``.
     """
     if mp.isinf(high):
         return find_root(excess, first, mp.mpf(1) / 4)

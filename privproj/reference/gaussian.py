@@ -1,7 +1,4 @@
-"""Compute reference values for the Gaussian mechanism (C3: Gaussian profile).
-
-``Phi`` is the standard normal distribution function, ``z`` the noise multiplier, and ``T`` the number of steps.
-"""
+"""Compute reference values for the Gaussian mechanism (C3: Gaussian profile)."""
 
 import mpmath as mp
 
@@ -21,9 +18,8 @@ def analytic(
 ) -> Real:
     """Return the exact delta of ``steps`` Gaussian releases.
 
-    Delta is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` with ``mu = sqrt(T)/z``, for ``T`` steps and the noise
-    multiplier ``z``. With a ``sampling_rate`` below 1, ``steps`` must be 1, and the release is Poisson-subsampled. With
-    ``adaptive_clipping_sigma``, ``mu`` includes the clipping counts; see :func:`gaussian_mu`.
+    With a ``sampling_rate`` below 1, ``steps`` must be 1, and the release is Poisson-subsampled.
+    ``adaptive_clipping_sigma`` is the standard deviation of the noise on the clipping count, if there is one.
 
     Raises:
         InvalidParameterError: The sampling rate is below 1, and there are several steps.
@@ -35,35 +31,29 @@ def analytic(
 
 
 def gdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return delta of ``steps`` Gaussian releases by Dong, Roth, Su, Corollary 2.13.
-
-    The result equals that of :func:`analytic`.
-    """
+    """Return delta of ``steps`` Gaussian releases by Dong, Roth, Su, Corollary 2.13."""
+    # equal to analytic
     return analytic(epsilon, noise_multiplier, steps)
 
 
 def two_sided_tail(epsilon: Real, noise_multiplier: Real) -> Real:
-    """Return the probability that ``|privacy loss| > eps`` for one Gaussian release.
+    """Return the probability that ``|privacy loss| > epsilon`` for one Gaussian release.
 
-    The result is ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)`` with ``mu = 1/z`` for the noise multiplier ``z``, and an
-    upper bound on delta.
+    It is an upper bound of delta.
     """
     return two_sided(epsilon, gaussian_mu(noise_multiplier))
 
 
 def _gaussian_rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
-    """Return ``eps = sqrt(2 ln(constant/delta))/z`` of one Gaussian release.
-
-    ``z`` is the noise multiplier.
-    """
+    """Return epsilon ``sqrt(2 ln(constant/delta)) / noise_multiplier`` of one Gaussian release."""
     return gaussian_mu(noise_multiplier) * mp.sqrt(2 * mp.log(mp.mpf(constant) / mp.mpf(delta)))
 
 
 def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
-    """Return ``eps`` of ``steps`` Gaussian releases by the classical rule.
+    """Return epsilon of ``steps`` Gaussian releases by the classical rule.
 
-    The rule for one release is ``eps = sqrt(2 ln(constant/delta))/z``. The noise multiplier is ``z``. The rule is
-    proved for ``eps < 1``, so only such values are composed, by basic or advanced composition.
+    The rule for one release is ``epsilon = sqrt(2 ln(constant/delta)) / noise_multiplier``. It is proved below 1 only,
+    so only such values are composed, by basic or advanced composition.
     """
     return composition.composed_rule(
         lambda part: _gaussian_rule(part, noise_multiplier, constant), delta, steps, limit=1
@@ -71,18 +61,13 @@ def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Rea
 
 
 def classical_2(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return ``eps`` of ``steps`` Gaussian releases by the rule with the constant 2.
-
-    The result is :func:`classical` with this constant in place of 1.25.
-    """
+    """Return epsilon of ``steps`` Gaussian releases by the classical rule with the constant 2."""
     return classical(delta, noise_multiplier, steps, constant=2)
 
 
 def _divergence(noise_multiplier: Real, steps: int, adaptive_clipping_sigma: Real = mp.inf) -> Function:
-    """Return the Renyi curve ``alpha mu^2/2`` of ``steps`` Gaussian releases.
-
-    ``mu`` is their joint sensitivity over noise; see :func:`gaussian_mu`.
-    """
+    """Return the Renyi curve of ``steps`` Gaussian releases as a function of the order."""
+    # alpha mu^2/2
     mu = gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma)
     return lambda alpha: alpha * mu**2 / 2
 
@@ -96,10 +81,9 @@ def rdp(
 ) -> Real:
     """Return delta of ``steps`` Gaussian releases from their Renyi curve.
 
-    Delta is minimized over the order, which is an integer under Poisson sampling. The logarithm of the ``j``-th moment
-    of the likelihood ratio without sampling is ``j (j-1) mu^2/2``, where ``mu`` is the sensitivity over noise of one
-    release.
+    Delta is minimized over the order, which is an integer under Poisson sampling.
     """
+    # The log of the j-th moment of the likelihood ratio without sampling is j (j-1) mu^2/2.
     if sampling_rate == 1:
         return composition.delta_from_renyi(_divergence(noise_multiplier, steps, adaptive_clipping_sigma), epsilon)
     mu = gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma)
@@ -108,25 +92,19 @@ def rdp(
 
 
 def rdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return ``eps`` of ``steps`` Gaussian releases from their Renyi curve.
-
-    ``eps`` is minimized over the order.
-    """
+    """Return epsilon of ``steps`` Gaussian releases from their Renyi curve, minimized over the order."""
     return composition.epsilon_from_renyi(_divergence(noise_multiplier, steps), delta)
 
 
 def zcdp(epsilon: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return delta of ``steps`` Gaussian releases by ``rho``-zCDP.
-
-    ``rho = T/(2 z^2)`` for ``T`` steps and the noise multiplier ``z``.
-    """
+    """Return delta of ``steps`` Gaussian releases by zCDP with ``rho = steps / (2 noise_multiplier^2)``."""
     return composition.concentrated_delta(gaussian_mu(noise_multiplier, steps) ** 2 / 2, epsilon)
 
 
 def zcdp_epsilon(delta: Real, noise_multiplier: Real, steps: int = 1) -> Real:
-    """Return ``eps = rho + 2 sqrt(rho ln(1/delta))`` of ``steps`` Gaussian releases.
+    """Return epsilon of ``steps`` Gaussian releases by zCDP, ``rho + 2 sqrt(rho ln(1/delta))``.
 
-    ``rho = T/(2 z^2)`` for ``T`` steps and the noise multiplier ``z``.
+    ``rho`` is ``steps / (2 noise_multiplier^2)``.
     """
     return composition.concentrated_epsilon(gaussian_mu(noise_multiplier, steps) ** 2 / 2, delta)
 

@@ -7,10 +7,7 @@ from privproj.reference.composition import gaussian_mu
 
 
 def exact(epsilon: Real, noise_multiplier: Real) -> Real:
-    """Return delta of one Laplace release: ``1 - e^((eps - mu)/2)`` for ``eps < mu``.
-
-    Delta is 0 for ``eps >= mu``. ``mu`` is ``1/z``, with the noise multiplier ``z``.
-    """
+    """Return delta of one Laplace release, ``max(0, 1 - e^((epsilon - 1/noise_multiplier)/2))``."""
     return max(mp.mpf(0), 1 - mp.exp((mp.mpf(epsilon) - gaussian_mu(noise_multiplier)) / 2))
 
 

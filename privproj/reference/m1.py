@@ -1,12 +1,10 @@
 """Compute reference values for M1 in mpmath.
 
-M1 multiplies a matrix by a random Wishart matrix of dimension ``d`` and rank ``r``, and then adds noise. ``z`` is the
-noise multiplier, and ``mu = 1/z`` is the sensitivity over noise. ``h_eps(x)`` is the Gaussian delta at the sensitivity
-over noise ``sqrt(x)``.
+M1 multiplies a matrix by a random Wishart matrix of a given dimension ``dim`` and ``rank``, and then adds noise.
 
-Some functions are about neighbors that differ in one column. The other columns span ``k`` dimensions. The residual of
-the column is its part orthogonal to this span. The privacy loss is a sum of two parts: the loss of the residual and a
-Gaussian loss (:mod:`privproj.mechanisms.m1.column`).
+Some functions are about neighbors that differ in one column. The other columns span ``span_dim`` dimensions. The
+residual of the column is its part orthogonal to this span. The privacy loss is a sum of two parts: the loss of the
+residual and a Gaussian loss (:mod:`privproj.mechanisms.m1.column`).
 """
 
 from functools import lru_cache
@@ -31,10 +29,8 @@ from privproj.reference.special import chi2_quantile, gaussian_delta, normal_den
 
 @lru_cache(maxsize=64)
 def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
-    """Return nodes and weights of a quadrature over ``B ~ Beta(a, b)``, both scaled.
-
-    The result has pairs ``(B^(-1/2), weight B^(-(a+b)/2))`` of the trapezoidal rule over the logit of ``B``.
-    """
+    """Return nodes and weights of a quadrature over ``B ~ Beta(a, b)``, both scaled by powers of ``B``."""
+    # pairs (B^(-1/2), weight B^(-(a+b)/2)) of the trapezoidal rule over the logit of B
     width = min(mp.sqrt(1 / a + 1 / b), 2 / mp.sqrt(a + b), mp.mpf("0.55"))
     step, center, nodes = width * 9 / digits, mp.log(a / b), []
     for sign, first in ((1, 0), (-1, 1)):
@@ -48,9 +44,9 @@ def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
 
 
 def _energy_density(a: Real, b: Real, y: Real) -> Real:
-    """Return the density of ``y = ln(B N^2)`` for ``B ~ Beta(a, b)``.
+    """Return the density at ``y`` of ``ln(B N^2)`` for independent ``B`` and ``N``.
 
-    ``N/2 ~ Gamma(a + b)`` is independent of ``B``. The density is a quadrature over ``B``.
+    ``B`` is ``Beta(a, b)``, and ``N/2`` is ``Gamma(a + b)``.
     """
     # N/2 = (e^(y/2)/2) B^(-1/2): all nodes share its power a + b except for B^(-(a+b)/2), which is in the weights.
     n, half = a + b, mp.exp(y / 2) / 2
@@ -60,10 +56,9 @@ def _energy_density(a: Real, b: Real, y: Real) -> Real:
 
 
 def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X = scale U (U + Y)/rank^2`` (C7: distributions).
+    """Return the distribution of ``scale U (U + Y)/rank^2`` (C7: distributions).
 
     ``U`` and ``Y`` are independent chi-square variables with ``first`` and ``second`` degrees of freedom.
-    :class:`privproj.distributions.densities.ProjectedEnergy` is the same distribution in floats.
     """
     a, b, unit = mp.mpf(first) / 2, mp.mpf(second) / 2, mp.mpf(scale) / mp.mpf(rank) ** 2
     density = lru_cache(maxsize=200000)(lambda y, digits: _energy_density(a, b, y))
@@ -92,65 +87,58 @@ def _energy_distribution(first: int, second: int, rank: int, scale: Real) -> Ref
 
 
 def known_projection_rank1(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return delta of M1 for a difference of rank one and a known projection.
+    """Return the exact delta of M1 for a rank-one difference of neighboring sums (C4, C7).
 
-    Delta is ``E[h_eps(mu^2 U (U + Y)/r^2)]``, where ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise
-    ``sqrt(x)``. ``U`` and ``Y`` are independent chi-square variables with ``r`` and ``d - 1`` degrees of freedom, for
-    the rank ``r`` and the dimension ``d``. ``mu`` is ``1/noise_multiplier``. See C4 (random sensitivity) and C7
-    (distributions) in docs/proofs.md.
+    M1 is a product with a Wishart matrix plus noise. The adversary knows the projection.
     """
+    # E[h(mu^2 U (U + Y)/r^2)], where h(x) is the Gaussian delta at the sensitivity over noise sqrt(x), and U and Y are
+    # independent chi-square variables with r and d - 1 degrees of freedom
     return expected_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return the bound on delta of M1 for any difference and a known projection.
+    """Return the bound on delta of M1 for a difference of neighboring sums of any rank (C5).
 
-    The result is :func:`any_rank_delta` for the squared sensitivity of :func:`known_projection_rank1`. See C5 (any
-    rank) in docs/proofs.md.
+    M1 is a product with a Wishart matrix plus noise. The adversary knows the projection.
     """
     return any_rank_delta(epsilon, _energy_distribution(rank, dim - 1, rank, gaussian_mu(noise_multiplier) ** 2))
 
 
 def _norm_radius(dim: int, rank: int) -> Function:
-    """Return a function that bounds the operator norm of a Wishart matrix.
+    """Return a map from a log probability to a bound on the operator norm of a Wishart matrix.
 
-    The function maps the log of a probability ``d0`` to ``(sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r``, for the
-    dimension ``d`` and the rank ``r``. The norm exceeds this number with probability at most ``d0``. See C16 (good
-    events) in docs/proofs.md.
+    The norm exceeds the bound at most with this probability (C16: good events).
     """
+    # (sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r for the probability d0
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
 
 def operator_norm(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1
 ) -> Real:
-    """Return delta of a run of M1 from a bound on the norm of its Wishart matrix.
+    """Return delta of a run of M1 from a bound on the norm of its Wishart matrix (C16: good events).
 
-    Delta is the minimum of ``T d0 + G(eps; mu sqrt(T) radius)`` over ``d0``, for ``T`` steps. ``G(eps; mu)`` is the
-    Gaussian delta at the sensitivity over noise ``mu``, which is ``1/noise_multiplier``. ``radius`` is the bound on the
-    operator norm, which fails with probability at most ``d0``. ``split`` is not used. See C16 (good events) in
-    docs/proofs.md.
+    M1 is a product with a Wishart matrix plus noise. Delta is minimized over the probability with which the bound
+    fails. ``split`` is not used.
     """
+    # min over d0 of T d0 + G(eps; mu sqrt(T) radius), with the Gaussian delta G
     return least_over_radius(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
 
 def operator_norm_epsilon(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """Return ``eps`` of a run of M1 from a bound on its norm, for a split of delta.
+    """Return epsilon of a run of M1 from a bound on the norm of its Wishart matrix (C16).
 
-    ``split`` is the fraction of delta for the event that the bound on the operator norm fails in some step. "even"
-    means one half.
+    ``split`` is the fraction of delta for the event that the bound fails in some step; "even" means one half.
     """
     return epsilon_at_split(_norm_radius(dim, rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 
 
 def operator_norm_published(delta: Real, dim: int, rank: int, noise_multiplier: Real) -> Real:
-    """Return ``eps`` of M1 from the operator norm, by the published Equation 5.
-
-    ``eps`` is ``sqrt(2 ln(1.25/delta_1)) mu R`` with ``delta_1 = delta/2`` and ``mu = 1/noise_multiplier``. ``R`` is a
-    bound on the operator norm of the Wishart matrix, which fails with probability at most ``delta/2``.
-    """
+    """Return epsilon of M1 from the norm of its Wishart matrix, by Equation 5 of the publication."""
+    # sqrt(2 ln(1.25/delta_1)) mu R with delta_1 = delta/2; the bound R on the norm fails with probability at most
+    # delta/2
     half = mp.mpf(delta) / 2
     radius = (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(2 * mp.log(1 / half))) ** 2 / rank
     return mp.sqrt(2 * mp.log(mp.mpf("1.25") / half)) * radius * gaussian_mu(noise_multiplier)
@@ -159,18 +147,16 @@ def operator_norm_published(delta: Real, dim: int, rank: int, noise_multiplier: 
 def secret_projection(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, misalignment: Real, columns: int = 1
 ) -> Real:
-    """Return delta of a vector release of M1 with a secret projection.
+    """Return delta of a vector release of M1 with a secret projection (C8: secret projection).
 
-    Delta is ``E[h_eps(shift^2)]`` for the random sensitivity over noise ``shift = S (c + xi)`` with ``xi ~ N(0, 1)``.
-    ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``. Let ``g`` be a chi-square variable
-    divided by its ``r`` degrees of freedom (the rank). Let ``m`` be the misalignment and ``z`` the noise multiplier.
-    With ``s = 2 sin eta = sqrt(2 m)``, ``sigma = z s`` and ``tau^2 = sigma^2 + g/r``,
-
-      S = (2 sin eta cos eta/(sigma tau)) g/r, c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,
-
-    and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. :class:`privproj.distributions.densities.SecretShift` is the same
-    distribution in floats. See C8 (secret projection) in docs/proofs.md.
+    :class:`privproj.distributions.densities.SecretShift` has its random sensitivity in floats.
     """
+    # E[h(shift^2)] for the random sensitivity over noise shift = S (c + xi) with xi ~ N(0, 1), where h(x) is the
+    # Gaussian delta at the sensitivity over noise sqrt(x). Let g be a chi-square variable divided by its r degrees of
+    # freedom, m the misalignment and z the noise multiplier. With s = 2 sin eta = sqrt(2 m), sigma = z s and tau^2 =
+    # sigma^2 + g/r,
+    # S = (2 sin eta cos eta/(sigma tau)) g/r, c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,
+    # and S = (g/r)/(sigma tau) for s > sqrt 2.
     m, eps = mp.mpf(misalignment), mp.mpf(epsilon)
     sigma, sine2 = mp.mpf(noise_multiplier) * mp.sqrt(2 * m), m / 2
     doubled = 2 * mp.sqrt(sine2 * (1 - sine2)) if m <= 1 else mp.mpf(1)
@@ -204,10 +190,7 @@ def secret_projection(
 
 
 def _residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Real:
-    """Return the distance of two vectors with these norms and this misalignment.
-
-    The two vectors are the residuals of a differing column, which are orthogonal to the other columns.
-    """
+    """Return the distance of two vectors with these norms and this misalignment."""
     # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
 
@@ -222,12 +205,12 @@ def residual(
     residual_norm: Real = 1,
     other_residual_norm: Real | None = None,
 ) -> Real:
-    """Return delta of M1 from the residual of one differing column.
+    """Return delta of M1 from the residual of one differing column (C13: one changed column).
 
-    The residual is the part of the column orthogonal to the other columns. The result is the delta of the vector
-    Wishart mechanism, with dimension and rank reduced by ``span_dim``. The norms of the two neighboring residuals may
-    differ. See C13 (one changed column) in docs/proofs.md.
+    The residual is the part of the column orthogonal to the other columns, which span ``span_dim`` dimensions. The two
+    neighbors have the residual norms ``residual_norm`` and ``other_residual_norm`` (None: the same norm).
     """
+    # the delta of the vector Wishart mechanism with dimension and rank reduced by span_dim
     first = mp.mpf(residual_norm)
     ratio = first / mp.mpf(residual_norm if other_residual_norm is None else other_residual_norm)
     n, free = dim - span_dim, rank - span_dim
@@ -244,12 +227,12 @@ def column_exact(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return delta of M1 for one differing column, if the loss has one part only.
+    """Return delta of M1 for one differing column, if the privacy loss has one part only (C13).
 
-    The other columns span ``span_dim`` dimensions. The residual is the part of the column orthogonal to them. For
-    ``span_dim = 0`` the result is :func:`residual`. If the rank is at most ``span_dim``, or if the residuals are equal,
-    it is :func:`known_projection_rank1`. See C13 (one changed column) in docs/proofs.md.
+    This is the case if the other columns span 0 dimensions, if the rank is at most ``span_dim``, or if the neighboring
+    columns differ only within the span of the other columns.
     """
+    # residual in the first case, else known_projection_rank1
     if span_dim == 0 and shift_in_span == 0:
         return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
     assert rank <= span_dim or residual_misalignment == 0
@@ -257,15 +240,14 @@ def column_exact(
 
 
 def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return the largest loss of the residual outside an event of small probability.
+    """Return the largest loss of a column's residual outside an event of small probability (C13).
 
-    The residual is the part of a differing column orthogonal to the other columns, which span ``k`` dimensions. The
-    probability of the event is ``delta_t + delta_w``. The loss is ``p ln A - q tau + (W/2)(e^tau/A - 1)`` for two
-    random variables ``A`` and ``W``. ``tau`` is ``log_tau`` or ``-log_tau``, ``p = (dim - rank + 1)/2`` and
-    ``q = (dim + rank - 2k - 1)/2``. ``A`` is outside of an interval with probability ``delta_t``, and ``W`` with
-    probability ``delta_w``. The result is at least 0, and infinite if ``A`` may be negative. See C13 (one changed
-    column) in docs/proofs.md.
+    The residual is the part of a differing column orthogonal to the other columns, which span ``k`` dimensions. ``m``
+    is the misalignment of neighboring residuals. The event has the probability ``delta_t + delta_w``, one part for each
+    of the two random variables of the loss. The result may be infinite.
     """
+    # The loss is p ln A - q tau + (W/2)(e^tau/A - 1) for the variables A and W, with tau = log_tau or -log_tau, p = (d
+    # - r + 1)/2 and q = (d + r - 2k - 1)/2. It is infinite if A may be negative.
     n, free = dim - k, rank - k
     p, q = mp.mpf(n + 1 - free) / 2, mp.mpf(n + free - 1) / 2
     t = student_quantile(free, delta_t) / mp.sqrt(free)
@@ -285,12 +267,11 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
 
 
 def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
-    """Return a bound on the sensitivity over noise in the Gaussian part of the loss.
+    """Return a bound on the sensitivity over noise of the Gaussian loss of a differing column (C13).
 
-    ``alpha`` and ``beta`` are the norms of two parts of a column's difference, divided by the noise. One is within the
-    span of the other columns, of dimension ``k``, and the other is orthogonal to it. The bound fails only if one of
-    several events occurs, each of probability at most ``part``. There are two events for ``rank <= k``, else three. See
-    C13 (one changed column) in docs/proofs.md.
+    The other columns span ``k`` dimensions. ``alpha`` and ``beta`` are the norms of two parts of the column's
+    difference, divided by the noise: within this span and orthogonal to it. The bound fails only in two events (three
+    if ``rank > k``), each of probability at most ``part``.
     """
     t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
     if rank <= k:
@@ -312,13 +293,13 @@ def column(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return ``eps`` of M1 for one differing column, as a sum of two losses.
+    """Return epsilon of M1 for one differing column, as a sum of two losses (C13).
 
-    One loss is that of the residual, the part of the column orthogonal to the other columns. ``split`` is the fraction
-    of delta for it, divided equally between its two variables. Half of the rest is the delta of the other loss, which
-    is Gaussian. The other half is for the events in which :func:`_shift_bound` fails. See C13 (one changed column) in
-    docs/proofs.md.
+    One loss is that of the residual, the part of the column orthogonal to the other columns. The other loss is
+    Gaussian. ``split`` is the fraction of delta for the first loss; "even" means one half.
     """
+    # The first share is divided equally between the two variables of the loss. Half of the rest is the delta of the
+    # Gaussian loss, and half is for the events in which _shift_bound fails.
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     delta, m, k = mp.mpf(delta), mp.mpf(residual_misalignment), span_dim
     norm, alpha = mp.mpf(residual_norm), mp.mpf(shift_in_span)
@@ -344,13 +325,13 @@ def column_published(
     residual_norm: Real = 1,
     changed_columns: int = 1,
 ) -> Real:
-    """Return the published ``eps`` of M1 for differing columns, for comparison only.
+    """Return the published epsilon of M1 for differing columns, for comparison only (C13).
 
-    The published value is not a bound if the rank exceeds ``span_dim``. For one column, delta is divided equally among
-    four events. For ``c = changed_columns`` columns that are replaced one after the other, the result is ``c eps_i``.
-    Each replacement has ``eps_i`` and ``delta_i`` with ``delta = delta_i (1 + e^eps_i + ... + e^((c-1) eps_i))``. See
-    C13 (one changed column) in docs/proofs.md.
+    It is not a bound if the rank exceeds ``span_dim``.
     """
+    # For one column, delta is divided equally among four events. For c = changed_columns columns that are replaced one
+    # after the other, the result is c eps_i. Each replacement has eps_i and delta_i with delta = delta_i (1 + e^eps_i +
+    # ... + e^((c-1) eps_i)).
     has_residual = rank > span_dim
     m = mp.sqrt(min(span_dim, rank))
     mu = gaussian_mu(noise_multiplier) / mp.sqrt(changed_columns)
@@ -386,11 +367,11 @@ def residual_published(
     span_dim: int,
     split: Real = "even",
 ) -> Real:
-    """Return the published ``eps`` of M1 from the residual of one differing column.
+    """Return the published epsilon of M1 from the residual of one differing column (Lemma 2).
 
-    The residual is the part of the column orthogonal to the other columns (Lemma 2). The result is the ``eps`` of
-    Theorem 1 of arXiv 2601.21719, with dimension and rank reduced by ``span_dim``.
+    The residual is the part of the column orthogonal to the other columns, which span ``span_dim`` dimensions.
     """
+    # Theorem 1 of arXiv 2601.21719, with dimension and rank reduced by span_dim
     return wishart.quantile(delta, dim - span_dim, rank - span_dim, residual_misalignment, split)
 
 

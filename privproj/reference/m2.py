@@ -1,9 +1,8 @@
 """Compute reference values for M2 in mpmath.
 
 M2 adds noise and then projects ``d`` dimensions to a random subspace of dimension ``r``. The squared norm of a
-projected unit vector is ``B ~ Beta(r/2, (d-r)/2)``. ``z`` is the noise multiplier, and ``mu = 1/z`` is the sensitivity
-over noise. ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``. ``G(eps; mu)`` is the Gaussian
-profile, and ``k`` is the rank of the difference between neighboring sums.
+projected unit vector is ``B ~ Beta(r/2, (d-r)/2)``, so the squared sensitivity over noise is ``B`` times its value
+without projection.
 """
 
 from itertools import pairwise
@@ -27,12 +26,11 @@ from privproj.reference.special import beta_tail, gaussian_delta, normal_density
 def _captured_distribution(
     dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real
 ) -> ReferenceDistribution:
-    """Return the distribution of the squared sensitivity for a difference of rank one.
+    """Return the distribution of the squared sensitivity over noise for a difference of rank one (C7).
 
-    The result is the distribution of ``mu^2 B`` with ``mu = 1/noise_multiplier``, in units of the noise variance. ``B``
-    is the squared norm of a projected unit vector. A count for adaptive clipping adds a constant (C31: adaptive
-    clipping). See C7 (distributions) in docs/proofs.md.
+    ``adaptive_clipping_sigma`` is the standard deviation of the noise on a clipping count (C31: adaptive clipping).
     """
+    # mu^2 B, with B the squared norm of a projected unit vector, plus a constant for the count
     energy = beta_distribution(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
     return shifted_distribution(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
 
@@ -40,12 +38,11 @@ def _captured_distribution(
 def exact_rank1(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real = mp.inf
 ) -> Real:
-    """Return delta of M2 for a difference of rank one, ``E[h_eps(mu^2 B)]``.
+    """Return the exact delta of M2 for a rank-one difference of neighboring sums (C4).
 
-    ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``, and ``mu`` is ``1/noise_multiplier``.
-    ``B`` is the squared norm of a projected unit vector, and 1 for ``rank = dim``. See C4 (random sensitivity) in
-    docs/proofs.md.
+    M2 adds Gaussian noise and then projects to a random subspace.
     """
+    # E[h(mu^2 B)], where h(x) is the Gaussian delta at the sensitivity over noise sqrt(x); B = 1 for rank = dim
     if rank == dim:
         return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma))
     return expected_delta(epsilon, _captured_distribution(dim, rank, noise_multiplier, adaptive_clipping_sigma))
@@ -59,11 +56,10 @@ def rank_free(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return the bound on delta of one release of M2 for differences of any rank.
+    """Return the bound on delta of M2 for a difference of neighboring sums of any rank (C5).
 
-    The bound is :func:`any_rank_delta` for the squared sensitivity ``mu^2 B``. ``mu`` is ``1/noise_multiplier``, and
-    ``B`` is the squared norm of a projected unit vector. If the sampling rate is below 1, the bound includes
-    amplification by Poisson sampling (C17: subsampling). See C5 (any rank) in docs/proofs.md.
+    M2 adds Gaussian noise and then projects to a random subspace. If the sampling rate is below 1, the bound includes
+    amplification by Poisson sampling (C17).
     """
     if rank == dim:
         mu = gaussian_mu(noise_multiplier, 1, adaptive_clipping_sigma)
@@ -79,20 +75,19 @@ def rank_free(
 
 
 def expected_profile(eps: Real, mu: Real, dim: int, rank: int) -> Real:
-    """Return delta of M2 for a difference of rank one.
+    """Return delta of M2 for a rank-one difference of neighboring sums.
 
-    ``mu`` is the sensitivity over noise.
+    ``mu`` is the sensitivity over noise without the projection.
     """
     return exact_rank1(eps, dim, rank, 1 / mp.mpf(mu))
 
 
 def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real, sharp: bool) -> Real:
-    """Return the Beta-tail bound on delta of M2 at its parameter ``tau``.
+    """Return the Beta-tail bound on delta of M2 at its parameter ``tau`` (C16: good events).
 
-    The bound is ``G(eps; mu sqrt(tau)) + k P(B > tau)``. ``B`` is the squared norm of a projected unit vector, and
-    ``k`` is the rank of the difference between neighboring sums. ``G(eps; mu)`` is the Gaussian delta at the
-    sensitivity over noise ``mu`` if ``sharp``, else the probability that the absolute privacy loss exceeds ``eps``. See
-    C16 (good events) in docs/proofs.md.
+    The bound is ``G + k P(B > tau)`` with the squared norm ``B`` of a projected unit vector and the rank ``k`` of the
+    difference between neighboring sums. If ``sharp``, ``G`` is the Gaussian delta at the sensitivity over noise ``mu
+    sqrt(tau)``. Otherwise it is the probability that the absolute privacy loss exceeds ``eps``.
     """
     profile = gaussian_delta if sharp else two_sided
     half = mp.mpf(1) / 2
@@ -101,7 +96,7 @@ def beta_tail_bound(eps: Real, mu: Real, dim: int, rank: int, k: Real, tau: Real
 
 
 def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bool, tau: Real | None = None) -> Real:
-    """Return :func:`beta_tail_bound` at ``tau``, or its minimum if ``tau`` is None."""
+    """Return :func:`beta_tail_bound` at ``tau``, or its minimum over this parameter if None."""
     if tau is not None:
         return beta_tail_bound(eps, mu, dim, rank, k, mp.mpf(tau), sharp)
     eps, mu, a, b = mp.mpf(eps), mp.mpf(mu), mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
@@ -120,10 +115,9 @@ def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bo
 
 
 def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
-    """Return the derivative of the Gaussian delta, or of a bound on it.
+    """Return the derivative of the Gaussian delta in the sensitivity over noise ``m``.
 
-    The derivative is with respect to the sensitivity over noise ``m``. The bound, used unless ``sharp``, is the
-    probability that the absolute privacy loss exceeds ``eps``.
+    If ``sharp`` is False, it is that of the probability that the absolute privacy loss exceeds ``eps``.
     """
     # phi(m/2 - eps/m), or (1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)
     near = normal_density(m / 2 - eps / m)
@@ -149,11 +143,9 @@ def _turning_points(derivative: Function, center: Real, width: Real, count: int 
 def beta_tail_published(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
 ) -> Real:
-    """Return the published bound ``T(eps; mu sqrt(tau)) + k P(B > tau)`` of M2.
+    """Return the published Beta-tail bound on delta of M2 (C16: good events).
 
-    ``T(eps; mu)`` is the probability that a Gaussian privacy loss exceeds ``eps`` in absolute value, for the
-    sensitivity over noise ``mu``. ``k`` is ``change_rank``, and ``B`` is the squared norm of a projected unit vector.
-    If ``tau`` is None, the bound is minimized over ``tau``. See C16 (good events) in docs/proofs.md.
+    If ``tau`` is None, the bound is minimized over this parameter; see :func:`beta_tail_bound`.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=False, tau=tau)
 
@@ -161,33 +153,30 @@ def beta_tail_published(
 def beta_tail_sharp(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, tau: Real | None = None
 ) -> Real:
-    """Return ``G(eps; mu sqrt(tau)) + k P(B > tau)``, a bound on delta of M2.
+    """Return the sharper Beta-tail bound on delta of M2, with the exact Gaussian delta (C16).
 
-    ``G(eps; mu)`` is the Gaussian delta at the sensitivity over noise ``mu``. ``k`` is ``change_rank``, and ``B`` is
-    the squared norm of a projected unit vector. If ``tau`` is None, the bound is minimized over ``tau``. See C16 (good
-    events) in docs/proofs.md.
+    If ``tau`` is None, the bound is minimized over this parameter; see :func:`beta_tail_bound`.
     """
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier), dim, rank, change_rank, sharp=True, tau=tau)
 
 
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
-    """Return a bound on delta of a run of M2, if no projection captures too much.
+    """Return a bound on delta of a run of M2 from a threshold for its projections (C16: good events).
 
-    The bound is the minimum of ``T k P(B > tau) + G(eps; mu sqrt(T tau))`` over ``tau``, for ``T`` steps and
-    ``k = change_rank``. ``G(eps; mu)`` is the Gaussian delta at the sensitivity over noise ``mu``, and ``B`` is the
-    squared norm of a projected unit vector. Without sampling, the bounds ``good-event`` and ``good-event-q`` have this
-    value. See C16 (good events) in docs/proofs.md.
+    The bound is the probability that some projection captures more of the difference of neighboring sums than the
+    threshold, plus the delta of a Gaussian run. It is minimized over the threshold. Without sampling, the bounds
+    ``good-event`` and ``good-event-q`` have this value.
     """
+    # min over tau of T k P(B > tau) + G(eps; mu sqrt(T tau)), with the Gaussian delta G
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
 
 def _good_event_split(
     delta: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, split: Real, steps: int = 1
 ) -> Real:
-    """Return ``eps`` at ``delta`` of the bound :func:`good_event`, at a given split.
+    """Return epsilon at ``delta`` of the bound :func:`good_event`, at a given split.
 
-    ``split`` is the fraction of delta for the event that some projection captures more than ``tau`` of the squared
-    norm, and "even" means one half. The rest is the delta of a Gaussian run.
+    ``split`` is the fraction of delta for the event that some projection captures too much; "even" means one half.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     a, b, bad = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(delta) * share / (steps * change_rank)
@@ -197,10 +186,8 @@ def _good_event_split(
 
 
 def _log_moment(dim: int, rank: int, c: Real) -> Real:
-    """Return ``ln E[e^(c B)]`` for the squared norm ``B`` of a projected unit vector.
-
-    ``B`` is ``Beta(r/2, (d-r)/2)`` for the rank ``r`` and the dimension ``d``, and the mean is ``1F1(r/2; d/2; c)``.
-    """
+    """Return ``ln E[e^(c B)]`` for the squared norm ``B`` of a projected unit vector."""
+    # B ~ Beta(r/2, (d-r)/2), and the mean is 1F1(r/2; d/2; c)
     a, b = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2
     if c < 2000:
         return mp.log(mp.hyp1f1(a, a + b, c))
@@ -219,13 +206,13 @@ def mixture_rdp(
     sampling_rate: Real = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``steps`` releases of M2 from their Renyi curve.
+    """Return delta of ``steps`` releases of M2 from their Renyi curve (C15: Renyi accounting).
 
-    Delta is minimized over the order ``alpha``. The curve of one release is
-    ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``, for the dimension ``d``, the rank ``r`` and the
-    sensitivity over noise ``mu``. With Poisson sampling only integer orders are used, and the curve comes from a
-    binomial mixture of the moments ``1F1``. See C15 (Renyi accounting) in docs/proofs.md.
+    M2 adds Gaussian noise and then projects to a random subspace. Delta is minimized over the order, which is an
+    integer under Poisson sampling.
     """
+    # The curve of one release is ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1). With Poisson sampling it comes
+    # from a binomial mixture of the moments 1F1.
     mu, count = gaussian_mu(noise_multiplier), composition.adaptive_count_shift(adaptive_clipping_sigma)
 
     def moment(alpha: Real) -> Real:
@@ -246,9 +233,9 @@ def unprojected_delta(
     rank: int = 1,
     adaptive_clipping_sigma: Real = mp.inf,
 ) -> Real:
-    """Return delta of ``steps`` releases of M2 as Gaussian releases.
+    """Return delta of ``steps`` releases of M2 as Gaussian releases, without the projection.
 
-    This bound ignores the projection, so ``dim`` and ``rank`` are not used.
+    ``dim`` and ``rank`` are not used.
     """
     return gaussian_delta(epsilon, gaussian_mu(noise_multiplier, steps, adaptive_clipping_sigma))
 

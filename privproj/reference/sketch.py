@@ -1,10 +1,9 @@
-"""Compute reference values for secret Gaussian sketches with noise in mpmath.
+"""Compute reference values for secret Gaussian sketches with noise in mpmath (C14: the secret sketch).
 
-A sketch of a matrix ``Q`` is ``Q A^T`` plus noise, with a secret Gaussian matrix ``A`` of ``r`` rows (``rank``). The
-eigenvalue ratio ``Gamma`` is ``(lam + sigma_g^2/sigma_A^2) / B``. ``lam`` is a lower bound of the eigenvalues of
-``Q Q^T``. ``sigma_g`` and ``sigma_A`` are the standard deviations of the noise and of the entries of ``A``. ``B`` is
-the largest Frobenius norm of the difference of ``Q Q^T`` between neighbors. See C14 (the secret sketch) in
-docs/proofs.md.
+A sketch of a matrix ``Q`` is ``Q A^T`` plus noise, with a secret Gaussian matrix ``A`` of ``rank`` rows. The bounds
+depend on its eigenvalue ratio ``gamma``, which is ``(lam + noise_sigma^2/sketch_sigma^2) / B``. ``lam`` is a lower
+bound of the eigenvalues of ``Q Q^T``, and ``B`` is the largest Frobenius norm of the difference of ``Q Q^T`` between
+neighbors. ``noise_sigma`` and ``sketch_sigma`` are the standard deviations of the noise and of the entries of ``A``.
 """
 
 import mpmath as mp
@@ -15,9 +14,9 @@ from privproj.reference.special import chi2_above, chi2_below
 
 
 def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
-    """Return the Renyi curve of the bound ``rdp-tight`` at an order below ``gamma``.
+    """Return the Renyi divergence of the bound ``rdp-tight`` at an order ``alpha`` below ``gamma``.
 
-    ``front`` is half of the rank, times the numbers of releases, eigenvalues and layers. ``gamma`` is the eigenvalue
+    ``front`` is half of the product of the rank, the steps, the eigenvalues and the layers. ``gamma`` is the eigenvalue
     ratio of the sketch.
     """
     with mp.workdps(2 * mp.mp.dps + 20):
@@ -27,9 +26,9 @@ def _tight_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 
 
 def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
-    """Return the second Renyi curve of ``rdp-best``, at an order below ``gamma + 1``.
+    """Return the second Renyi divergence of ``rdp-best``, at an order ``alpha`` below ``gamma + 1``.
 
-    ``front`` is half of the rank, times the numbers of releases and layers. ``gamma`` is the eigenvalue ratio of the
+    ``front`` is half of the product of the rank, the steps and the layers. ``gamma`` is the eigenvalue ratio of the
     sketch.
     """
     with mp.workdps(2 * mp.mp.dps + 20):
@@ -41,8 +40,8 @@ def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
     """Return delta of a sketch from the published Renyi curve.
 
-    The sketch is that of a matrix ``Q``. The factor ``eigenvalues`` in the curve is the rank of the difference of
-    ``Q Q^T`` between neighbors. Delta is minimized over orders below the eigenvalue ratio ``gamma``.
+    The factor ``eigenvalues`` in the curve is the rank of the difference of ``Q Q^T`` between neighbors, for the
+    sketched matrix ``Q``. Delta is minimized over orders below the eigenvalue ratio ``gamma``.
     """
     front = mp.mpf(rank * eigenvalues * steps * layer_count) / 2
     return composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))
@@ -51,16 +50,14 @@ def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int 
 def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
     """Return delta of a sketch from the published Renyi curve with one eigenvalue.
 
-    This bound ``rdp-tight`` holds for differences of every rank.
+    This bound, ``rdp-tight``, holds for differences of every rank.
     """
     return rdp(epsilon, rank, gamma, 1, steps, layer_count)
 
 
 def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return the smaller delta of two Renyi curves, each minimized over the order.
-
-    Orders are below ``gamma`` for the curve of ``rdp-tight``, and from 2 to below ``gamma + 1`` for the second curve.
-    """
+    """Return the smaller delta of two Renyi curves of a sketch, each minimized over the order."""
+    # Orders are below gamma for the curve of rdp-tight, and from 2 to below gamma + 1 for the second curve.
     front, gamma = mp.mpf(rank * steps * layer_count) / 2, mp.mpf(gamma)
     one = composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, gamma)
     return min(
@@ -74,11 +71,9 @@ def divergence_at_order(order: Real, rank: int, gamma: Real, eigenvalues: int) -
 
 
 def one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
-    """Return delta of one step of LoRA as a sketch, by :func:`rdp_best`.
-
-    The eigenvalue ratio of the sketch is ``r sigma_g^2 / (2 B_F B_S)``. ``r`` is the rank, ``sigma_g`` the noise,
-    ``B_F`` the Frobenius bound and ``B_S`` the sensitivity.
-    """
+    """Return delta of one step of LoRA as a sketch, by :func:`rdp_best`."""
+    # The eigenvalue ratio of the sketch is r sigma_g^2 / (2 B_F B_S), with the Frobenius bound B_F and the sensitivity
+    # B_S.
     change = 2 * mp.mpf(frobenius_bound) * mp.mpf(sensitivity)
     return rdp_best(epsilon, rank, rank * mp.mpf(noise_sigma) ** 2 / change)
 
@@ -93,13 +88,9 @@ def by_design_delta(
     eigenvalues: int,
     steps: int = 1,
 ) -> Real:
-    """Return the refuted delta that was published for a whole run of LoRA as a sketch.
-
-    The eigenvalue ratio of the sketch is ``(p/4) b r sigma_g^2 / (C^2 T ((1 + p)^T - 1))``, with
-    ``p = step_smoothness`` and ``b = 2 C/B_S``. ``r`` is the rank, ``sigma_g`` the noise, ``C`` the Frobenius bound,
-    ``B_S`` the sensitivity, and ``T`` the number of steps. The Renyi curve is that of :func:`rdp`, with the factor
-    ``eigenvalues``. See C22 (claims that are not guarantees) in docs/proofs.md.
-    """
+    """Return the refuted delta that was published for a whole run of LoRA as a sketch (C22)."""
+    # The eigenvalue ratio of the sketch is (p/4) b r sigma_g^2 / (C^2 T ((1 + p)^T - 1)), with p = step_smoothness, b =
+    # 2 C/B_S, the rank r, the noise sigma_g, the Frobenius bound C, the sensitivity B_S and the number T of steps.
     product, norm = mp.mpf(step_smoothness), mp.mpf(frobenius_bound)
     batch = 2 * norm / mp.mpf(sensitivity)
     gamma = product / 4 * batch * rank * mp.mpf(noise_sigma) ** 2
@@ -107,11 +98,8 @@ def by_design_delta(
 
 
 def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1) -> Real:
-    """Return delta of ``steps`` sketches by truncated concentrated DP.
-
-    ``T`` releases of rank ``r`` with ``n = eigenvalues`` are ``(T r n/(2 Gamma^2), 2 Gamma/5)``-tCDP, for the
-    eigenvalue ratio ``Gamma``.
-    """
+    """Return delta of ``steps`` sketches by truncated concentrated DP."""
+    # T releases of rank r with n = eigenvalues are (T r n/(2 Gamma^2), 2 Gamma/5)-tCDP.
     gamma = mp.mpf(gamma)
     return composition.concentrated_delta(steps * rank * eigenvalues / (2 * gamma**2), epsilon, 2 * gamma / 5)
 
@@ -119,11 +107,10 @@ def tcdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int, steps: int = 1
 def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
     """Return the exact delta of a secret sketch for a rank-one difference.
 
-    The result is the larger delta of the add and the remove direction. Let ``nu = 1/gamma``. In one direction delta is
-    ``F(w) - e^eps F(w/(1+nu))`` with ``w = (r ln(1+nu) - 2 eps)(1+nu)/nu``, or 0 unless ``w > 0``. ``F`` is the
-    chi-square distribution function with ``r`` degrees of freedom, the rank times the numbers of releases and layers.
-    In the other direction ``-nu/(1+nu)`` replaces ``nu``, and the upper tail replaces ``F``.
+    It is the larger delta of the add and the remove direction. ``gamma`` is the eigenvalue ratio of the sketch.
     """
+    # With nu = 1/gamma in one direction; in the other, -nu/(1+nu) replaces nu, and the upper tail replaces the lower
+    # one.
     degrees, nu = rank * steps * layer_count, 1 / mp.mpf(gamma)
     with mp.workdps(mp.mp.dps + 20 + int(2 * abs(mp.log10(nu)))):
         return max(
@@ -133,11 +120,13 @@ def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_cou
 
 
 def _one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> Real:
-    """Return delta of a sketch in the add or the remove direction, for rank one.
+    """Return delta of a sketch in the add or the remove direction, for a difference of rank one.
 
-    Delta is ``F(w) - e^eps F(w/(1+nu))`` with ``F(x) = tail(degrees, x)`` and
-    ``w = (degrees ln(1+nu) - 2 eps)(1+nu)/nu``, or 0 unless ``w > 0``.
+    ``tail(degrees, x)`` is the lower or the upper tail of a chi-square variable. ``1 + nu`` is the ratio of the
+    variances of the two output distributions.
     """
+    # F(w) - e^eps F(w/(1+nu)) with F(x) = tail(degrees, x) and w = (degrees ln(1+nu) - 2 eps)(1+nu)/nu, or 0 unless w >
+    # 0
     w = (degrees * mp.log(1 + nu) - 2 * mp.mpf(epsilon)) * (1 + nu) / nu
     return tail(degrees, w) - mp.exp(epsilon) * tail(degrees, w / (1 + nu)) if w > 0 else mp.mpf(0)
 
@@ -152,10 +141,11 @@ def one_vector(
 ) -> Real:
     """Return the exact delta of the sketch of one vector.
 
-    The result is :func:`exact_rank1` at the ratio ``gamma = 1/nu``. ``nu`` is the largest value of
-    ``(S'^2 - S^2)/(S^2 + a)`` over the norms ``S <= S'`` of neighboring vectors, with
-    ``a = (noise_sigma/sketch_sigma)^2``. ``S'`` is at most ``frobenius_bound`` and at most ``S + sensitivity``.
+    The norm of the vector is at most ``frobenius_bound``. The norms of neighboring vectors differ by at most
+    ``sensitivity``.
     """
+    # exact_rank1 at 1/gamma = nu, the largest value of (S'^2 - S^2)/(S^2 + a) over the norms S <= S' of neighboring
+    # vectors, with a = (noise_sigma/sketch_sigma)^2.
     a = (mp.mpf(noise_sigma) / mp.mpf(sketch_sigma)) ** 2
     if sensitivity is None:
         nu = mp.mpf(frobenius_bound) ** 2 / a

@@ -1,6 +1,6 @@
 """Compute reference values for public Gaussian sketches in mpmath.
 
-The sketching matrix has ``r`` rows (``rank``), and ``mu = 1/z`` is the sensitivity over noise.
+A public sketch multiplies by a Gaussian matrix of ``rank`` rows, which the adversary knows, and adds noise.
 """
 
 import mpmath as mp
@@ -13,31 +13,29 @@ from privproj.reference.special import gaussian_delta
 
 
 def exact_rank1(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """Return delta of a public sketch for a difference of rank one.
-
-    Delta is ``E[h_eps(mu^2 Y/r)]``, where ``h_eps(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``
-    and ``Y`` is chi-square with ``r`` degrees of freedom (the rank). ``mu`` is ``1/noise_multiplier``. See C4 (random
-    sensitivity) and C7 (distributions) in docs/proofs.md.
-    """
+    """Return the exact delta of a public sketch for a difference of rank one (C4, C7)."""
+    # E[h(mu^2 Y/r)], where h(x) is the Gaussian delta at the sensitivity over noise sqrt(x), and Y is chi-square with r
+    # = rank degrees of freedom
     return expected_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def rank_free(epsilon: Real, rank: int, noise_multiplier: Real) -> Real:
-    """Return the bound on delta of a public sketch for differences of any rank.
-
-    The bound is :func:`any_rank_delta` for the squared sensitivity of :func:`exact_rank1`. See C5 (any rank) and C7
-    (distributions) in docs/proofs.md.
-    """
+    """Return the bound on delta of a public sketch for a difference of any rank (C5, C7)."""
     return any_rank_delta(epsilon, gamma_distribution(mp.mpf(rank) / 2, 2 * gaussian_mu(noise_multiplier) ** 2 / rank))
 
 
 def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> Real:
-    """Return a bound on delta of releases with a random factor in their sensitivity.
+    """Return a bound on delta of releases with a random factor in their sensitivity (C16: good events).
 
-    In each of ``n = count`` releases, the factor exceeds ``radius(ln d0)`` with probability at most ``d0``. The bound
-    is the minimum of ``n d0 + G(eps; mu radius(ln d0))`` over ``d0`` (C16: good events). ``G(eps; mu)`` is the Gaussian
-    delta at the sensitivity over noise ``mu``.
+    The bound is the probability that some factor is too large plus a Gaussian delta, minimized over this probability.
+
+    Args:
+        radius: Map from the log of a probability to a factor that a release exceeds at most with this probability.
+        mu: The sensitivity over noise of all releases together, without the factor.
+        epsilon: The epsilon of the bound.
+        count: The number of releases.
     """
+    # min over d0 of n d0 + G(eps; mu radius(ln d0)), with the Gaussian delta G
 
     def total(s: Real) -> Real:
         log_bad = -mp.exp(s)
@@ -47,10 +45,14 @@ def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> 
 
 
 def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split: Real) -> Real:
-    """Return ``eps`` of releases with a random factor in their sensitivity.
+    """Return epsilon of releases with a random factor in their sensitivity (C16: good events).
 
-    In each of ``count`` releases, the factor exceeds ``radius(ln d0)`` with probability at most ``d0``. ``split`` is
-    the fraction of ``delta`` for these events, and "even" means one half.
+    Args:
+        radius: Map from the log of a probability to a factor that a release exceeds at most with this probability.
+        mu: The sensitivity over noise of all releases together, without the factor.
+        delta: The delta of the bound.
+        count: The number of releases.
+        split: The fraction of delta for the event that some factor is too large; "even" means one half.
     """
     share, delta = mp.mpf("0.5") if split == "even" else mp.mpf(split), mp.mpf(delta)
     shift = mu * radius(mp.log(share * delta / count))
@@ -58,19 +60,18 @@ def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split:
 
 
 def _radius(rank: int) -> Function:
-    """Return a function that bounds how much a public sketch increases a norm.
+    """Return a map from a log probability to a factor by which a public sketch increases a norm.
 
-    The function maps the log of a probability ``d0`` to the factor ``1 + sqrt(2 ln(1/d0)/rank)``, which is exceeded
-    with probability at most ``d0``. See C16 (good events) in docs/proofs.md.
+    The increase exceeds the factor at most with this probability (C16: good events).
     """
+    # 1 + sqrt(2 ln(1/d0)/rank) for the probability d0
     return lambda log_bad: 1 + mp.sqrt(-2 * log_bad / rank)
 
 
 def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str = "optimal", steps: int = 1) -> Real:
-    """Return delta of a public sketch from a bound on the sketched difference.
+    """Return delta of a public sketch from a bound on the sketched difference of neighbors (C16).
 
-    The difference is that between neighboring matrices. Delta is minimized over the probability with which the bound on
-    its norm fails. ``split`` is not used. See C16 (good events) in docs/proofs.md.
+    Delta is minimized over the probability with which the bound fails. ``split`` is not used.
     """
     return least_over_radius(_radius(rank), gaussian_mu(noise_multiplier, steps), epsilon, steps)
 
@@ -78,10 +79,9 @@ def operator_norm(epsilon: Real, rank: int, noise_multiplier: Real, split: str =
 def _operator_norm_epsilon(
     delta: Real, rank: int, noise_multiplier: Real, split: Real = "even", steps: int = 1
 ) -> Real:
-    """Return ``eps`` of a public sketch from a bound on the sketched difference.
+    """Return epsilon of a public sketch from a bound on the sketched difference of neighbors (C16).
 
-    The difference is that between neighboring matrices. ``split`` is the fraction of delta for the event that the bound
-    on its norm fails, and "even" means one half. See C16 (good events) in docs/proofs.md.
+    ``split`` is the fraction of delta for the event that the bound fails; "even" means one half.
     """
     return epsilon_at_split(_radius(rank), gaussian_mu(noise_multiplier, steps), delta, steps, split)
 

@@ -22,11 +22,8 @@ def normal_density(x: Real) -> Real:
 
 
 def gaussian_delta(eps: Real, mu: Real) -> Real:
-    """Return the delta of the Gaussian mechanism at the sensitivity over noise ``mu``.
-
-    The result is ``Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` with the standard normal distribution function
-    ``Phi`` (C3: Gaussian profile).
-    """
+    """Return the delta of the Gaussian mechanism at the sensitivity over noise ``mu`` (C3)."""
+    # Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     if mu == 0:
         return mp.mpf(0)
@@ -36,21 +33,18 @@ def gaussian_delta(eps: Real, mu: Real) -> Real:
 
 
 def two_sided(eps: Real, mu: Real) -> Real:
-    """Return the probability that a Gaussian ``|privacy loss|`` exceeds ``eps``.
+    """Return the probability that a Gaussian ``|privacy loss|`` exceeds ``eps`` (C3).
 
-    The result is ``Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)`` for the sensitivity over noise ``mu``, and an upper bound
-    of the Gaussian delta (C3: Gaussian profile).
+    It is an upper bound of the Gaussian delta. ``mu`` is the sensitivity over noise.
     """
+    # Phi(mu/2 - eps/mu) + Phi(-mu/2 - eps/mu)
     eps, mu = mp.mpf(eps), mp.mpf(mu)
     return normal_tail(eps / mu - mu / 2) + normal_tail(eps / mu + mu / 2)
 
 
 def beta_lower(a: Real, b: Real, x: Real) -> Real:
-    """Return ``P(Beta(a, b) <= x)``, for integers ``2a`` and ``2b``.
-
-    The result is ``x^a (1-x)^b / (a Beta(a, b))`` times the hypergeometric series ``2F1(1, a+b; a+1; x)``, whose terms
-    are positive.
-    """
+    """Return ``P(Beta(a, b) <= x)``, for integers ``2a`` and ``2b``."""
+    # x^a (1-x)^b / (a Beta(a, b)) times the hypergeometric series 2F1(1, a+b; a+1; x), whose terms are positive
     a, b, x = mp.mpf(a), mp.mpf(b), mp.mpf(x)
     bits = mp.mp.prec + 40
     fixed_x, n, below, one = int(mp.ldexp(x, bits)), int(2 * (a + b)), int(2 * a) + 2, 1 << bits
@@ -92,7 +86,7 @@ def _power_front(a: Real, x: Real) -> Real:
 
 
 def gamma_lower(a: Real, x: Real) -> Real:
-    """Return ``P(a, x)``, the distribution function of a variable ``Gamma(a)``."""
+    """Return ``P(a, x)``, the distribution function of a Gamma variable with shape ``a``."""
     a, x = mp.mpf(a), mp.mpf(x)
     if x <= 0:
         return mp.mpf(0)
@@ -146,9 +140,9 @@ def chi2_above(degrees: Real, x: Real) -> Real:
 
 
 def chi2_quantile(degrees: Real, share: Real, upper: bool) -> Real:
-    """Return the quantile of a chi-square ``X`` at a tail probability ``share``.
+    """Return the quantile of a chi-square variable at the tail probability ``share``.
 
-    The tail of the quantile ``w`` is ``P(X > w)`` if ``upper``, else ``P(X <= w)``.
+    It is the quantile of the upper tail if ``upper``, else of the lower tail.
     """
     tail, target = (chi2_above if upper else chi2_below), mp.log(share)
     deviation = mp.sqrt(mp.mpf(2) / degrees)

@@ -1,13 +1,11 @@
 """Compute reference values for the vector Wishart mechanism in mpmath.
 
-The release is ``Y = M v`` for a vector ``v`` and a random Wishart matrix ``M``. ``d`` is the dimension and ``r`` the
-rank. The cosine of the angle between neighboring vectors ``v`` and ``v'`` is ``rho``, and ``m = 1 - rho`` is the
-misalignment. ``kappa`` is the ratio of the norms of ``v`` and ``v'``.
+The release is ``Y = M v`` for a vector ``v`` and a random Wishart matrix ``M`` of a given dimension ``dim`` and
+``rank``. The misalignment of neighboring vectors ``v`` and ``v'`` is 1 minus the cosine of their angle.
 
-The privacy loss is a function of two random variables. ``A = (v' . Y)/(v . Y)`` has the distribution of
-``rho + sqrt(1-rho^2) T/sqrt(r)`` for Student's t variable ``T``, and ``W`` is chi-square with ``r + d - 1`` degrees of
-freedom. This module has the exact privacy profile and bounds by quantiles of ``A`` and ``W``. The exact delta is the
-mean over ``A`` of the hockey-stick divergence given ``A`` (C9: equal norms; C12: unequal norms).
+The privacy loss is a function of two random variables: ``A = (v' . Y)/(v . Y)``, a shifted and scaled
+Student's t variable, and ``W``, which is chi-square. The exact delta is the mean over ``A`` of the hockey-stick
+divergence given ``A`` (C9: equal norms; C12: unequal norms). Other bounds use quantiles of ``A`` and ``W`` (C11).
 :mod:`privproj.distributions.wishart_loss` has the exact profile in floats.
 """
 
@@ -28,18 +26,16 @@ from privproj.reference.special import (
 
 
 def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
-    """Return the hockey-stick divergence of two neighbors, given ``A = kappa e^-x``.
+    """Return the hockey-stick divergence of two neighboring vectors, given a ratio ``A`` (C9, C12).
 
-    ``A = (v' . Y)/(v . Y)`` for the release ``Y`` and neighboring vectors ``v`` and ``v'``, whose norms have the ratio
-    ``kappa``. With ``n = r + d - 1``, ``b = (d+1-r)/2 ln A - (n/2) ln kappa``, ``c = (kappa/A - 1)/2``,
-    ``w = (eps - b)/c`` and ``V = e^-b (A/kappa)^(n/2)``, the divergence is
-
-    * for ``A < kappa``: ``Q(n/2, w/2) - e^eps V Q(n/2, w kappa/(2A))``, or ``1 - e^eps V`` if ``w <= 0``;
-    * for ``A > kappa``: ``P(n/2, w/2) - e^eps V P(n/2, w kappa/(2A))``, or 0 if ``w <= 0``.
-
-    ``P`` and ``Q`` are the lower and the upper regularized incomplete gamma function. See C9 (exact profile) and C12
-    (unequal norms) in docs/proofs.md.
+    ``A`` is the ratio of the inner products of the release with both vectors, and equal to ``e^(log_kappa - x)``. The
+    ratio of the norms of the vectors is ``e^log_kappa``.
     """
+    # With n = r + d - 1, kappa = e^log_kappa, b = (d+1-r)/2 ln A - (n/2) ln kappa, c = (kappa/A - 1)/2, w = (eps - b)/c
+    # and V = e^-b (A/kappa)^(n/2), the divergence is
+    # Q(n/2, w/2) - e^eps V Q(n/2, w kappa/(2A)) for A < kappa, or 1 - e^eps V if w <= 0, and
+    # P(n/2, w/2) - e^eps V P(n/2, w kappa/(2A)) for A > kappa, or 0 if w <= 0,
+    # with the lower and the upper regularized incomplete gamma functions P and Q.
     with mp.workdps(mp.mp.dps + 20 + int(2 * max(mp.mpf(0), -mp.log10(abs(x))))):
         n, log_a = mp.mpf(rank + dim - 1), log_kappa - x
         b = mp.mpf(dim + 1 - rank) / 2 * log_a - n / 2 * log_kappa
@@ -50,12 +46,8 @@ def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Re
 
 
 def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real = 0) -> Real:
-    """Return delta of one pair of neighboring vectors, by a quadrature over ``A``.
-
-    ``A = (v' . Y)/(v . Y)`` for the release ``Y`` and neighboring vectors ``v`` and ``v'``, whose norms have the ratio
-    ``e^log_kappa``. Delta is ``P(A <= 0) + E[g(A); A > 0]``, where ``g(A)`` is the divergence given ``A``. See C9
-    (exact profile) and C12 (unequal norms) in docs/proofs.md.
-    """
+    """Return delta of one pair of neighboring vectors with the norm ratio ``e^log_kappa`` (C9, C12)."""
+    # P(A <= 0) + E[g(A); A > 0], where g(A) is the divergence given A, by a quadrature over A
     m, eps, log_kappa = mp.mpf(misalignment), mp.mpf(epsilon), mp.mpf(log_kappa)
     if m == 0:
         return max(mp.mpf(0), _conditional_gain(dim, rank, log_kappa, eps, log_kappa))
@@ -75,11 +67,8 @@ def _pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kapp
 
 
 def _infinite_part(rank: int, m: Real) -> Real:
-    """Return the probability of an infinite privacy loss.
-
-    The result is ``p = P(Beta(r/2, 1/2) < m (2-m))/2`` for ``m <= 1``, else ``1 - p``. ``m`` is the misalignment of
-    neighboring vectors, and ``r`` is the rank. See C9 (exact profile) in docs/proofs.md.
-    """
+    """Return the probability of an infinite privacy loss at the misalignment ``m`` (C9)."""
+    # p = P(Beta(r/2, 1/2) < m (2-m))/2 for m <= 1, else 1 - p
     half = beta_tail(mp.mpf(1) / 2, mp.mpf(rank) / 2, 1 - m * (2 - m)) / 2
     return half if m <= 1 else 1 - half
 
@@ -95,17 +84,14 @@ def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Rea
 
 
 def _integrate_beyond(integrand: Function, cut: Real, sign: int, start: Real) -> Real:
-    """Return the integral of ``integrand`` beyond ``cut``.
-
-    The range is to the right of ``cut`` if ``sign`` is 1, else to the left.
-    """
+    """Return the integral of ``integrand`` to the right of ``cut`` (``sign`` 1) or to the left (-1)."""
     return integrate_line(lambda s: integrand(cut + sign * mp.exp(s)) * mp.exp(s), start)
 
 
 def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
-    """Return the integral of a divergence between two points, of which one is 0.
+    """Return the integral of ``integrand`` between two points, of which one is 0.
 
-    The result is 0 if the other point is negative, because the divergence is 0 between them.
+    If the other point is negative, the result is 0, because ``integrand`` is 0 there.
     """
     low, high = min(cuts), max(cuts)
     if low == high or high <= 0:
@@ -119,11 +105,10 @@ def _integrate_between(integrand: Function, cuts: list[Real]) -> Real:
 
 
 def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_ratio: Real = 1) -> Real:
-    """Return delta of the worst pair of neighboring vectors.
+    """Return delta of the worst pair of neighboring vectors (C10: monotone in the alignment).
 
-    With equal norms, the worst pair has the largest misalignment. With a ``norm_ratio`` above 1, the result is a lower
-    bound: the largest delta over some pairs with at most this misalignment, in both directions. See C10 (monotone in
-    the alignment) and C12 (unequal norms) in docs/proofs.md.
+    With a ``norm_ratio`` above 1, the result is a lower bound: the largest delta over some pairs with at most this
+    misalignment, in both directions (C12: unequal norms).
     """
     if dim == 1:
         return mp.mpf(0)
@@ -134,31 +119,27 @@ def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_rat
 
 
 def _worst_pair_delta(dim: int, rank: int, misalignment: Real, epsilon: Real, log_kappa: Real) -> Real:
-    """Return the largest delta over neighboring vectors with nine misalignments.
-
-    The misalignments are ``misalignment (j/8)^2`` for ``j`` from 0 to 8.
-    """
+    """Return the largest delta over vectors with nine misalignments from 0 to ``misalignment``."""
     m = mp.mpf(misalignment)
     return max(_pair_delta(dim, rank, m * mp.mpf(j * j) / 64, epsilon, log_kappa) for j in range(9))
 
 
 def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, Real]:
-    """Return an interval that contains ``A`` except with probability ``delta_t``.
+    """Return an interval that contains the alignment variable except with probability ``delta_t``.
 
-    The variable ``A`` of the privacy loss is ``rho + sqrt(1-rho^2) T/sqrt(r)`` for Student's t variable ``T``,
-    ``rho = 1 - m`` and the rank ``r``. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    The variable is ``rho + sqrt(1-rho^2) T/sqrt(rank)`` with ``rho = 1 - m`` and Student's t variable ``T`` with
+    ``rank`` degrees of freedom (C11: quantile bounds, early theorem).
     """
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach
 
 
 def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return the published bound on the loss, outside an event of small probability.
+    """Return the published bound on the privacy loss, outside an event of small probability (C11).
 
-    The bound is Theorem 1 of arXiv 2601.21719, the bound ``quantile`` (C11: quantile bounds, early theorem). The loss
-    is a function of two random variables ``A`` and ``W``. ``A`` is outside of its quantile with probability
-    ``delta_t``, and ``W`` with probability ``delta_w``. The result is infinite if the quantile of ``A`` is not
-    positive.
+    This is Theorem 1 of arXiv 2601.21719, the bound ``quantile``. The loss is a function of a Student's t and a
+    chi-square variable. These are outside of their quantiles with probabilities ``delta_t`` and ``delta_w``. ``m`` is
+    the misalignment of neighboring vectors. The result may be infinite.
     """
     low = _alignment_ends(dim, rank, m, delta_t)[0]
     if low <= 0:
@@ -169,13 +150,14 @@ def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -
 
 
 def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return the largest privacy loss outside an event of small probability.
+    """Return the largest privacy loss outside an event of small probability (C11).
 
-    The result is the bound ``quantile-sharp`` (C11: quantile bounds, early theorem). The loss is
-    ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` for the dimension ``d``, the rank ``r`` and random variables ``A`` and ``W``.
-    ``A`` is outside of an interval with probability ``delta_t``, and ``W`` is outside of an interval with probability
-    ``delta_w``. The interval of ``W`` is one-sided or two-sided, whichever gives the smaller result.
+    This is the bound ``quantile-sharp``. The loss is a function of a Student's t and a chi-square variable. These are
+    outside of an interval with probabilities ``delta_t`` and ``delta_w``. ``m`` is the misalignment of neighboring
+    vectors.
     """
+    # The loss is (d+1-r)/2 ln A + (W/2)(1/A - 1). The interval of W is one-sided or two-sided, whichever gives the
+    # smaller result. The result is infinite if A may be negative.
     low, high = _alignment_ends(dim, rank, m, delta_t)
     if low <= 0:
         return mp.inf
@@ -186,9 +168,9 @@ def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) ->
 
 
 def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends_of_w: tuple[Real, Real]) -> Real:
-    """Return the largest privacy loss over intervals of its variables ``A`` and ``W``.
+    """Return the largest privacy loss if its two random variables are in the given intervals (C11).
 
-    The loss is that of the vector Wishart mechanism. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    The loss is ``(dim+1-rank)/2 ln A + (W/2)(1/A - 1)`` for the variables ``A`` and ``W``.
     """
     a = mp.mpf(dim + 1 - rank) / 2
     inside = [x for x in (*ends_of_a, mp.mpf(1)) if ends_of_a[0] <= x <= ends_of_a[1]]
@@ -198,8 +180,8 @@ def _largest_corner_loss(dim: int, rank: int, ends_of_a: tuple[Real, Real], ends
 def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
     """Return ``loss`` at a split of delta between two events.
 
-    The events have the probabilities ``delta_t = split delta`` and ``delta_w = (1 - split) delta``. The split "even" is
-    one half, and "optimal" is the split with the smallest loss.
+    ``split`` is the fraction of delta for the first event. "even" means one half, and "optimal" is the split with the
+    smallest loss.
     """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
 
@@ -213,10 +195,9 @@ def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignmen
 
 
 def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
-    """Return ``eps`` by Theorem 1 of arXiv 2601.21719, at a split of delta.
+    """Return epsilon by Theorem 1 of arXiv 2601.21719, at a split of delta (C11: quantile bounds).
 
-    Several steps are composed by basic or advanced composition. See C11 (quantile bounds, early theorem) in
-    docs/proofs.md.
+    Several steps are composed by basic or advanced composition.
     """
     return composition.composed_rule(
         lambda part: _loss_at_split(published_loss, part, dim, rank, misalignment, split), delta, steps
@@ -224,24 +205,21 @@ def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real =
 
 
 def quantile_sharp(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even") -> Real:
-    """Return the largest privacy loss outside of two events that split delta.
+    """Return the largest privacy loss outside of two events that split delta (C11: quantile bounds).
 
-    This is the bound ``quantile-sharp``. The events are tails of the two variables of the loss. See C11 (quantile
-    bounds, early theorem) in docs/proofs.md.
+    The events are tails of the two random variables of the loss.
     """
     return _loss_at_split(_largest_loss, delta, dim, rank, misalignment, split)
 
 
 def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
-    """Return the privacy loss of the bound ``early`` at its thresholds.
+    """Return the privacy loss of the bound ``early`` at its thresholds (C11: early theorem).
 
-    The bound is Theorem 1 of the early version of arXiv 2601.21719. The thresholds are ``t`` for inner products of the
-    release, and ``R = radius`` for its norm. The loss is
-    ``|d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)`` with ``cos theta_R = t/R``. ``d`` is
-    the dimension, ``r`` the rank, and ``m`` the misalignment of neighboring vectors. ``theta`` is the smaller one of
-    the assumed angle and ``theta_R``, because pairs with a smaller angle are included. See C11 (quantile bounds, early
-    theorem) in docs/proofs.md.
+    This is Theorem 1 of the early version of arXiv 2601.21719. ``t`` is a threshold for inner products of the release,
+    and ``radius`` for its norm. ``m`` is the misalignment of neighboring vectors.
     """
+    # cos theta_R = t/R with R = radius. theta is the smaller one of the assumed angle and theta_R, because pairs with a
+    # smaller angle are included.
     angle, best = mp.acos(1 - m), mp.acos(t / radius)
     # |d-r-1|/2 max(0, ln((R/t) cos(theta - theta_R))) + R^3 sqrt(2 m)/(2 t^2)
     growth = mp.log(radius / t * mp.cos(min(angle, best) - best))
@@ -249,11 +227,10 @@ def _early_loss(dim: int, rank: int, m: Real, t: Real, radius: Real) -> Real:
 
 
 def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
-    """Return the published bound on ``P(S <= t or S' <= t)`` for the bound ``early``.
+    """Return the published bound on ``P(min(S, S') <= t)`` of the bound ``early`` (C11: early theorem).
 
     ``S`` and ``S'`` are the inner products of the release with neighboring unit vectors, times the rank. ``m`` is the
-    misalignment of these vectors, and ``eta`` is a free parameter. See C11 (quantile bounds, early theorem) in
-    docs/proofs.md.
+    misalignment of these vectors, and ``eta`` is a free parameter.
     """
     # 1 - PhiBar(z) P(chi2_r > t + eta) = p + (1 - p) q, z = (t(1-rho) - rho eta)/sqrt((1-rho^2)(t+eta))
     z = (t * m - (1 - m) * eta) / mp.sqrt(m * (2 - m) * (t + eta))
@@ -262,10 +239,10 @@ def _two_tails(rank: int, m: Real, t: Real, eta: Real) -> Real:
 
 
 def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
-    """Return ``P(S <= t or S' <= t)`` exactly, for the bound ``early-exact-tail``.
+    """Return ``P(min(S, S') <= t)`` exactly, for the bound ``early-exact-tail`` (C11: early theorem).
 
     ``S`` and ``S'`` are the inner products of the release with neighboring unit vectors, times the rank. ``m`` is the
-    misalignment of these vectors. See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    misalignment of these vectors.
     """
 
     # P(X <= t) + E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r
@@ -278,10 +255,10 @@ def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
 
 
 def _spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
-    """Return the published bound on the tail of the squared norm of a Gaussian matrix.
+    """Return the published bound on the probability that the squared norm of a Gaussian matrix is large.
 
-    The result is ``2 exp(-c (sqrt R - sqrt d - sqrt r)^2)`` for the operator norm, ``R = radius``, the dimension ``d``
-    and the rank ``r``.
+    It is for the operator norm of a ``dim`` x ``rank`` matrix, whose square exceeds ``radius``. ``c`` is the constant
+    in the exponent.
     """
     return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
 
@@ -296,23 +273,21 @@ def early_delta(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return delta of the bound ``early`` at parameters ``t``, ``eta``, ``R``, ``c``.
+    """Return delta of the bound ``early`` at the given parameters (C11: early theorem).
 
-    The bound is Theorem 1 of the early version of arXiv 2601.21719. ``epsilon`` is not used, because the parameters
-    determine delta. ``c`` is the constant in the exponent of :func:`_spectral_tail`. ``t`` and ``R`` are thresholds for
-    inner products and for the norm of the release, and ``eta`` is a parameter of the tail bound. See C11 (quantile
-    bounds, early theorem) in docs/proofs.md.
+    This is Theorem 1 of the early version of arXiv 2601.21719. ``t`` and ``R`` are its thresholds for inner products
+    and for the norm of the release. ``eta`` and ``c`` are parameters of the bounds on the probabilities that these
+    thresholds fail. ``epsilon`` is not used.
     """
     m = mp.mpf(misalignment)
     return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
 
 
 def _early_epsilon(delta: Real, tail: Function, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return the smallest privacy loss of the bound ``early`` at ``delta``.
+    """Return the smallest privacy loss of the bound ``early`` at ``delta`` (C11: early theorem).
 
-    The minimum is over thresholds ``t`` of inner products, which fail with probability ``tail(t) < delta``. The rest of
-    delta determines the threshold for the norm of the release. See C11 (quantile bounds, early theorem) in
-    docs/proofs.md.
+    ``tail(t)`` is the part of delta for inner products of the release below a threshold ``t``. The rest of delta
+    determines the threshold for the norm.
     """
     delta, m = mp.mpf(delta), mp.mpf(misalignment)
     highest = mp.exp(find_root(lambda s: mp.log(tail(mp.exp(s)) / delta), mp.log(rank), mp.mpf(-1)))
@@ -336,11 +311,10 @@ def early(
     R: Real = 0,
     c: Real = "0.5",
 ) -> Real:
-    """Return ``eps`` of the bound ``early`` at thresholds ``t`` and ``R``.
+    """Return epsilon of the bound ``early`` at its thresholds (C11: early theorem).
 
-    The bound is Theorem 1 of the early version of arXiv 2601.21719. ``t`` is the threshold of the theorem for inner
-    products, and ``R`` that for the norm of the release. If ``t`` is None, the best thresholds at ``delta`` are used.
-    See C11 (quantile bounds, early theorem) in docs/proofs.md.
+    This is Theorem 1 of the early version of arXiv 2601.21719. ``t`` is its threshold for inner products, and ``R`` for
+    the norm of the release. If ``t`` is None, the best thresholds at ``delta`` are used.
     """
     m = mp.mpf(misalignment)
     if t is not None:
@@ -353,10 +327,9 @@ def early(
 
 
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
-    """Return ``eps`` of the bound ``early-exact-tail``, at its best thresholds.
+    """Return epsilon of the bound ``early-exact-tail`` at its best thresholds (C11: early theorem).
 
-    The result is the bound ``early`` with the exact probability of :func:`_mixed_tail` in place of its bound. See C11
-    (quantile bounds, early theorem) in docs/proofs.md.
+    It is the bound ``early`` with an exact probability in place of a bound on it.
     """
     return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 
