@@ -13,12 +13,12 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 # purpose of each package that pyproject.toml requires
 USES = {
-    "numpy": "runs of several releases, arrays of parameters",
+    "numpy": "used for runs of several releases and for arrays of parameters",
     "scipy": "special functions for user-level privacy, mechanisms `m1` and `wishart`, and audits",
     "mpmath": "values outside the range of double precision, for `wishart` and certificates",
     "click": "command line",
     "dp-accounting": "used only for runs that contain dp-accounting events",
-    "numba": "compiled code for large sweeps, for example 400 or more epsilons of `m2`",
+    "numba": "machine code for large sweeps, for example `m2` with 400 or more noise multipliers",
 }
 
 # first query of each kind
