@@ -68,7 +68,7 @@ class Counts:
         return cls(int((inside >= threshold).sum()), len(inside), int((outside >= threshold).sum()), len(outside))
 
     def rates(self, confidence: float) -> tuple[float, float, float, float]:
-        """Return joint confidence bounds on the true and false rates of an attack.
+        """Return joint confidence bounds on the success and error rates of an attack.
 
         The bounds are a lower bound on the true positive rate, an upper bound on the false positive rate, a lower bound
         on the true negative rate and an upper bound on the false negative rate.

@@ -1,9 +1,9 @@
 """Audit the real release code and the real loader with a canary record.
 
 The canary contributes a gradient of norm 1 in one direction, and all other records contribute nothing. So a release is
-a known shift plus noise. The score of a run is the log of the likelihood of its releases with the canary, over the
-likelihood without it, for the claimed mechanism and given the projections. Typical bugs can be injected into the code,
-and an audit of each bug must refute the claim.
+a known shift plus noise. The score of a run is the log-likelihood ratio of its releases with and without the canary,
+under the claimed mechanism and conditional on the random projections. Typical bugs can be injected into the code, and
+an audit of each bug must refute the claim.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ RECORDS = 8  # records in the dataset, all without gradient except the canary; a
 
 
 class _IsotropicNoise(Projected):
-    """Injected bug: M2 projects with a Gaussian matrix, which is not orthonormal."""
+    """Injected bug: the projection of M2 is not orthonormal, but the noise stays isotropic."""
 
     def refresh(self, streams: Streams) -> None:
         super().refresh(streams)
@@ -145,8 +145,7 @@ class AuditExperiment(_Audited):
     def claimed(self) -> M2 | Gaussian:
         """The mechanism whose epsilon is claimed.
 
-        With the bug "wrong-dimension", the dimension of this mechanism is multiplied by the number of outputs of the
-        layer.
+        The bug "wrong-dimension" is a wrong claim: its dimension is multiplied by the number of outputs of the layer.
         """
         if self.fault == "wrong-dimension" and isinstance(self.mechanism, M2):
             return replace(self.mechanism, dim=(self.mechanism.dim or 1) * COLUMNS)

@@ -50,8 +50,8 @@ class Game:
     """The setup with which a membership inference audit trains its models.
 
     Attributes:
-        mechanism: The training algorithm.
-        rank: The rank; None for an algorithm without a rank.
+        mechanism: The name of the training algorithm.
+        rank: The rank of the projections or LoRA adapters; None for an algorithm without a rank.
         noise_multiplier: The noise multiplier; 0 for a model without noise.
         records: The number of training records.
         steps: The number of steps.

@@ -110,7 +110,7 @@ _ENTRIES = {
 
 
 def ball_entry(bound: Bound) -> _BallEntry | None:
-    """Return the builder of the profile of a bound in balls; None if there is none."""
+    """Return the builder of the ball-arithmetic profile of a bound, or None."""
     if bound.key in _ENTRIES:
         return _ENTRIES[bound.key]
     place = plugin_table("BALL_PROFILES").get(bound.key)

@@ -73,7 +73,8 @@ class BallEpochs(Releases):
     def excess(self, cell: int, h: arb) -> Ends:
         """Return bounds of the profile of an epoch minus ``max(0, 1 - e^eps)``.
 
-        The profile is in the remove direction, at ``eps = cell h``. An unknown lower bound is 0.
+        The profile is in the remove direction, at an epsilon of ``cell`` times the grid spacing ``h``. An unknown
+        lower bound is 0.
         """
         c, low, high = self.batches * (cell * h).exp(), arb(0), arb(1)
         # The best bounds of all grids: a coarse grid covers large losses, and a fine grid is tight for small losses.
@@ -152,7 +153,7 @@ class _Sum:
     def right(self, c: arb) -> arb:
         """Return a bound of the profile of an epoch at ``e^eps = c / batches >= 1``.
 
-        The result is an upper bound if ``above``, and a lower bound otherwise.
+        The result is an upper bound if ``self.above``, and a lower bound otherwise.
         """
         # m + E (S/t - s)_+ at s = c/t
         place = c / self.h
@@ -168,7 +169,7 @@ class _Sum:
     def left(self, c: arb) -> arb:
         """Bound the profile of an epoch minus ``1 - e^eps`` at ``e^eps = c / batches < 1``.
 
-        The result is an upper bound if ``above``, and a lower bound otherwise.
+        The result is an upper bound if ``self.above``, and a lower bound otherwise.
         """
         # E (s - S/t)_+ at s = c/t
         place = c / self.h
@@ -184,26 +185,29 @@ class _Sum:
         return (loss * self.h / self.batches - self.costs[1]).max(arb(0)).lower()
 
     def _gain_and_slack(self, place: arb) -> Ends:
-        """Bound the mean excess of the sum of likelihood ratios over a threshold.
+        """Bound the mean excess of the sum of likelihood ratios over ``place``.
 
-        The results are upper bounds of the parts inside and above the window. They are in grid steps, as is the
-        threshold ``place``.
+        The first result is an upper bound of the part of the mean from sums inside the window, and the second of the
+        part from sums above the window. The threshold ``place`` and the bounds are in grid steps.
         """
         # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b
         largest_excess = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
         return self.from_right.at((self.end - 1 - place).upper()), largest_excess * self.beyond
 
     def _loss_and_slack(self, place: arb) -> Ends:
-        """Bound the mean shortfall of the sum of likelihood ratios below a threshold.
+        """Bound the mean shortfall of the sum of likelihood ratios below ``place``.
 
-        The results are upper bounds of the parts inside and below the window. They are in grid steps, as is the
-        threshold ``place``.
+        The first result is an upper bound of the part of the mean from sums inside the window, and the second of the
+        part from sums below the window. The threshold ``place`` and the bounds are in grid steps.
         """
         # (c - S)_+ <= c for S < a
         return self.from_left.at((place - self.start).upper()), place * self.before
 
     def _is_slack(self, ends: Ends) -> bool:
-        """Return whether mass outside the window may dominate the bounds of an expectation."""
+        """Return whether mass outside the window may dominate a bound.
+
+        ``ends`` has the parts of the bound inside and outside the window.
+        """
         # The discrete Fourier transform may wrap mass from outside into the window, which small expectations exceed
         # by little.
         cells = self.end - self.start
@@ -229,7 +233,7 @@ class _Hinges:
 def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[EpochGrid]) -> Releases:
     """Return the balls-in-bins epochs of a run, with profiles in ball arithmetic (C25).
 
-    ``release`` is the profile of one batch. ``grids`` are unused if each record is in all batches of an epoch.
+    ``release`` is the profile of one batch. ``grids`` are unused if every batch contains every record.
     """
     assert run.batches is not None
     if run.batches == run.batches_per_record:
@@ -314,9 +318,9 @@ class _Search:
 
         Args:
             reach: The largest relevant loss of an epoch, in nats.
-            sides: 1 to compare quantiles of large losses, -1 of small ones.
+            sides: 1 for losses in the remove direction, and -1 for losses in the add direction.
             depths: The logs of the tail probabilities of the quantiles.
-            log_mass: The log of a tail probability. The probability outside the window is negligible relative to it.
+            log_mass: The log of a probability that is much larger than the probability outside the window.
         """
         # Log of the share of delta that may lie outside of a window, by Chernoff's bound
         places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + math.log(1e-7)
@@ -348,7 +352,7 @@ class _Search:
     def loss(self, distribution: Atoms, log_mass: float, side: int) -> float:
         """Return the loss of an epoch that is exceeded with probability ``e^log_mass``.
 
-        ``side`` is 1 for large sums of likelihood ratios, and -1 for small ones.
+        ``side`` is 1 for the loss in the remove direction, and -1 for the loss in the add direction.
         """
         # ln(S/t) for large S, and -ln(S/t) for small S, by Chernoff's bound
         return side * math.log(max(_edge(distribution, self.batches, side, log_mass)[0] / self.batches, 1e-300))

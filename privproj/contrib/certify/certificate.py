@@ -715,8 +715,8 @@ class CertificateVerdict(files.Verdict):
         claims: Every claim of the certificate as text, and whether it holds.
         lower: The lower end of the new enclosure of delta, as decimal text.
         upper: The upper end of the new enclosure of delta, as decimal text.
-        result: The result of the query: the run, and the bound with its side, status, assumptions and source. Its
-            value is the upper end, rounded up.
+        result: A result with the run, and the side, status, assumptions and source of the bound. The value of the
+            result is ``upper``, rounded up.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.contrib.certify import certify, verify
@@ -742,8 +742,8 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     """Check a certificate by a new enclosure of delta for its query.
 
     Free parameters of the proof, such as the grid of a run, are chosen again. One release is enclosed at a higher
-    precision. A claim that "does not hold" could not be proved again, but it may be true. The function needs
-    python-flint (the extra ``certify``).
+    precision. A claim that could not be proved again may still be true. The function needs python-flint (the extra
+    ``certify``).
 
     Args:
         certificate: The certificate, from :func:`privproj.contrib.certify.certify` or from a file.

@@ -31,7 +31,8 @@ class Releases:
     def excess(self, cell: int, h: arb) -> Ends:
         """Return bounds of the profile of a release minus ``max(0, 1 - e^eps)``.
 
-        The profile is in the remove direction, at ``eps = cell h``. An unknown lower bound is 0.
+        The profile is in the remove direction, at an epsilon of ``cell`` times the grid spacing ``h``. An unknown
+        lower bound is 0.
         """
         # If both directions are equal, this method is only called for cells of at least 0.
         raise NotImplementedError
@@ -51,7 +52,7 @@ class BallPhase(Releases):
     def excess(self, cell: int, h: arb) -> Ends:
         """Return bounds of the profile of a release minus ``max(0, 1 - e^eps)`` (C17).
 
-        The profile is in the remove direction, at ``eps = cell h``.
+        The profile is in the remove direction, at an epsilon of ``cell`` times the grid spacing ``h``.
         """
         q = arb(self.rate)
         # tau = (t - 1)/q:  E = q delta(ln(1 + tau)), tau >= 0;  q (1 + tau) delta(-ln(1 + tau)), -1 < tau < 0;  else 0
@@ -74,9 +75,9 @@ class BallGroup(Releases):
     one_sided: bool = True
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return bounds of the profile of a step minus ``max(0, 1 - e^eps)``.
+        """Return bounds of the profile of a training step minus ``max(0, 1 - e^eps)``.
 
-        The profile is in the remove direction, at ``eps = cell h``.
+        The profile is in the remove direction, at an epsilon of ``cell`` times the grid spacing ``h``.
         """
         # Each record of the user is sampled independently. In the worst case, j sampled records shift the sum by j mu
         # standard deviations of the noise.
@@ -141,7 +142,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Grid:
-    """The discretization of privacy losses with which a run is composed in balls.
+    """The discretization of privacy losses for composing a run in ball arithmetic.
 
     Attributes:
         step: The spacing of the grid, in nats.
@@ -185,9 +186,10 @@ class BallPair:
 
 
 def _knot(cell: int, excess: Ends, h: arb) -> Knot:
-    """Return bounds of the profile of a release at ``eps = cell h``.
+    """Return bounds of the profile of a release at the epsilon of a cell.
 
-    ``excess`` has bounds of the profile minus ``max(0, 1 - e^eps)``.
+    The epsilon is ``cell`` times the grid spacing ``h``. ``excess`` has bounds of the profile minus
+    ``max(0, 1 - e^eps)``.
     """
     t = (cell * h).exp()
     plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
@@ -198,7 +200,7 @@ def _knot(cell: int, excess: Ends, h: arb) -> Knot:
 def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[int, Ends]]:
     """Return each cell with bounds of the profile of a release minus ``max(0, 1 - e^eps)``.
 
-    The profile is in the remove direction, at ``eps = cell h``.
+    The profile is in the remove direction, at an epsilon of ``cell`` times the grid spacing ``h``.
     """
     if phase.one_sided:
         return [(cell, phase.excess(cell, h)) for cell in cells]
@@ -208,10 +210,10 @@ def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[in
 
 
 def _reflect(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
-    """Return bounds of the profile in the add direction from the remove direction (C1).
+    """Convert bounds of the profile from the remove to the add direction (C1).
 
-    ``excesses`` has, for each cell, bounds of the profile in the remove direction minus ``max(0, 1 - e^eps)`` at
-    ``eps = cell h``.
+    ``excesses`` has, for each cell, bounds of the profile in the remove direction minus ``max(0, 1 - e^eps)``. The
+    epsilon of a cell is its number times the grid spacing ``h``.
     """
     return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
 
@@ -236,8 +238,8 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
 def pair_below(knots: Sequence[Knot]) -> BallPair | None:
     """Return a pair that every release with these bounds on its profile nearly dominates.
 
-    The profile of the pair exceeds that of the release by at most the pair's ``rest`` (C29). The result is None if the
-    lower bounds are too weak.
+    The profile of the pair exceeds the profile of the release by at most the ``rest`` of the pair (C29). The result is
+    None if the lower bounds are too weak.
     """
     zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
     centred = knots[zero % 2 :]
@@ -305,8 +307,8 @@ def _lower_hull(points: Sequence[Point]) -> list[Point]:
 def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tuple[int, ...], tuple[arb, ...]]:
     """Return the distribution of privacy losses whose profile is a convex polygon.
 
-    The results are the cells of the corners of ``hull``, and the masses of the losses there. ``start`` states that the
-    profile is ``1 - e^eps`` left of the first corner, instead of the line to the profile 1 at ``e^eps = 0``.
+    The results are the cells of the corners of ``hull``, and the masses of the losses there. Left of the first
+    corner, the profile is ``1 - e^eps`` if ``start``, and otherwise a line from the value 1 at ``e^eps = 0``.
     """
     # A mass is t times the change of slope at the corner t. The polygon is constant right of the last corner.
     slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]
@@ -392,7 +394,7 @@ class RunInBalls:
 
     @property
     def blur(self) -> arb:
-        """A bound of the error of delta from the radii of the balls in the composition."""
+        """A bound of the error of delta that the radii of the composed masses cause."""
         widest = arb(0)
         for distribution in (*self.above, *self.below):
             widest = widest.max(sum((ball.rad() for ball in distribution.distribution), arb(0)))
@@ -413,7 +415,7 @@ class ComposedDistribution:
 
     @property
     def rest(self) -> arb:
-        """A bound of the error of delta from the approximation of the releases (C29)."""
+        """A bound of the total effect on delta of the ``rest`` of each :class:`BallPair` (C29)."""
         # sum_i T_i m_i prod_i M_i^(T_i), M_i = max(1, mass_i) + m_i
         total_rest, mass_bound = arb(0), arb(1)
         for pair, steps in self.pairs:
@@ -422,9 +424,9 @@ class ComposedDistribution:
         return (total_rest * mass_bound).upper()
 
     def _chernoff(self, edge: int, x: arb) -> arb:
-        """Return Chernoff's bound of the mass of the sum of losses beyond the cell ``edge``.
+        """Return a bound of the mass of the sum of losses beyond the cell ``edge``.
 
-        The tail is the right one for an order ``x > 0``, and the left one for ``x < 0``.
+        Chernoff's bound with an order ``x > 0`` is for the right tail, and with ``x < 0`` for the left tail.
         """
         # prod_i (sum_j p_j e^(x j h))^T_i e^(-x h edge)
         h = arb(self.step)
