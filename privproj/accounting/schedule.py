@@ -111,12 +111,12 @@ def more_steps(run: Composition, phase: Phase, *, epsilon: float, delta: float, 
     """Return how many more releases of one phase a privacy budget allows.
 
     Args:
-        run: The composition of the phases. The budget is first spent on the completed phases. Planned phases are
-            ignored.
+        run: The composition of the phases. The budget is first spent on the completed phases. The planned phases of
+            the composition are ignored.
         phase: The phase whose releases are counted; its number of steps is ignored.
         epsilon: The epsilon of the budget, from 0 to 1e9.
         delta: The delta of the budget, above 0 and below 1.
-        after: Planned phases before ``phase``; the budget also covers all steps of these phases.
+        after: Phases between the completed phases and ``phase``; the budget also covers all steps of these phases.
 
     Returns:
         A number of releases up to 1e8; 0 if a single release exceeds the budget.

@@ -1,18 +1,18 @@
 """Compute lower bounds of epsilon and delta for shuffled batches of fixed size (C27).
 
-A lower bound is the success of one attack on one pair of neighboring datasets. In each of ``E`` epochs the data are
+The lower bounds follow from one attack on one pair of neighboring datasets. In each of ``E`` epochs the data are
 shuffled and split into ``t`` batches. All gradients have the clipping norm as their norm. The gradients of one record
 and of all other records have opposite directions. So the adversary knows the sum of a batch without this record up to
 the noise.
 
 This record shifts the sum of its batch by ``a R`` standard deviations of the noise, and by ``b R`` in the neighboring
 dataset. Here ``(a, b)`` is ``(2, 1)`` under zero-out and ``(1, 0)`` under replace, and ``R`` is the ratio of
-sensitivity to noise in this direction. For Gaussian noise ``R`` is one over the noise multiplier. For an observed
-projection ``R`` is random, but known to the adversary.
+sensitivity to noise in the direction of the gradients. For Gaussian noise ``R`` is one over the noise multiplier. For
+an observed projection ``R`` is random, but known to the adversary.
 
-The adversary marks a batch if its shift, in standard deviations of the noise, exceeds ``w/R + (a+b) R/2``, where ``w``
-is a threshold for the log likelihood ratio. An epoch is marked if one of its batches is marked. The probability of this
-is ``A`` with the record and ``B`` in the neighboring dataset:
+The adversary marks a batch if the observed shift of its sum, in standard deviations of the noise, exceeds
+``w/R + (a+b) R/2``, where ``w`` is a threshold for the log likelihood ratio. An epoch is marked if one of its batches
+is marked. The probability of this is ``A`` with the record and ``B`` in the neighboring dataset:
 
     A = 1 - (1 - M[Q(w/R - R/2)]) (1 - M[Q(w/R + (a+b) R/2)])^(t-1),
     B = 1 - (1 - M[Q(w/R + R/2)]) (1 - M[Q(w/R + (a+b) R/2)])^(t-1).
@@ -130,7 +130,8 @@ class ShuffledEpochs:
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
         """Return the largest ``value`` of the attack over several of its thresholds.
 
-        ``value`` is a function of the two log-probabilities of :meth:`_log_tails`. ``reach`` limits the thresholds.
+        ``value`` is a function of the two log-probabilities of :meth:`_log_tails`. The largest threshold increases with
+        ``reach``.
         """
         last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
@@ -142,10 +143,10 @@ class ShuffledEpochs:
         return -minimize(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _log_tails(self, w: float) -> Iterator[tuple[float, float]]:
-        """Yield log-probabilities that the attack detects the record in at least ``k`` epochs.
+        """Yield pairs of log-probabilities that the attack detects the record in at least ``k`` epochs.
 
-        Each of several ``k`` has a pair: for the dataset with the record, rounded down, and for its neighbor, rounded
-        up. ``w`` is a threshold for the log likelihood ratio.
+        There is a pair for each of several ``k``. The first entry is for the dataset with the record, rounded down. The
+        second is for the neighboring dataset, rounded up. ``w`` is a threshold for the log likelihood ratio.
         """
         right, wrong = self.log_looks_so(w)
         if self.epochs == 1:

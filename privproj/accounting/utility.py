@@ -33,7 +33,7 @@ class Utility:
         dp_sgd_noise_multiplier: The noise multiplier that DP-SGD needs for the same epsilon and delta in the same run.
         projection_error: The mean squared error that the projection causes in the update of one step, divided by the
             square of the clipped sum (C38); 0 without a projection.
-        releases: The number of releases with a fresh projection, over which the projection error averages.
+        releases: The number of updates with a fresh projection each; 1 for a fixed projection.
         released: The number of coordinates of a release; None if the size of the gradient is unknown.
         of: The number of coordinates of the gradient; None if it is unknown.
 
@@ -56,15 +56,15 @@ class Utility:
 
     @property
     def projection_error_of_run(self) -> float:
-        """The relative squared projection error, averaged over a run with a constant gradient."""
+        """The projection error of the mean update of a run with a constant gradient."""
         return self.projection_error / self.releases
 
     @property
     def error(self) -> float:
-        """The squared error of the averaged updates of the run, relative to DP-SGD.
+        """The squared error of the mean update of the run, relative to DP-SGD.
 
-        It is ``projection_error_of_run + noise_over_dp_sgd^2``. This formula assumes that the noise of DP-SGD, averaged
-        over the run, is as large as the update.
+        It is ``projection_error_of_run + noise_over_dp_sgd^2``, under the assumption that the mean of all noise of a
+        DP-SGD run is as large as the clipped sum.
         """
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 

@@ -170,9 +170,9 @@ def epsilons(mechanism: AnyColumns, **arguments: Any) -> ColumnResult:
             the same as for :func:`privproj.deltas`.
 
     Returns:
-        Arrays of the broadcast shape, and the bound, assumptions and requirements of all rows. The delta at each
-        epsilon is at most the target. For a row that is evaluated as a scalar query, this holds for
-        :func:`privproj.delta` only.
+        Arrays of the broadcast shape, and the bound, assumptions and requirements of all rows. The delta that
+        :func:`privproj.delta` returns at each epsilon is at most the target. The same is true of
+        :func:`privproj.deltas`, except in rows that are evaluated as scalar queries.
 
     Raises:
         InvalidParameterError: A value is outside its domain, one is missing, or two contradict each other; the message
@@ -366,9 +366,9 @@ class ColumnAnswers:
     """The targets and computed values of many rows of an array query.
 
     Attributes:
-        numbers: Targets and given noise multipliers, by the names of the fields of a result, and ``log_delta``.
-            ``delta`` is 0 if it is below the range of doubles.
-        shape: The index of each row in ``phases`` and ``sides``; -1 for a row that must be evaluated as a scalar query.
+        numbers: The arrays of targets and given noise multipliers, with the names ``epsilon``, ``delta``,
+            ``log_delta``, ``log10_delta`` and ``noise_multiplier``. A delta below the range of doubles is 0.
+        shape: For each row, the index of its phase in ``phases``; -1 if the row must be evaluated as a scalar query.
         lower_ends: Indices of rows, with a function that computes lower ends for their values.
         phases: One phase for each group of rows that differ only in noise and target.
         sides: Whether the values of each phase are exact or upper bounds.

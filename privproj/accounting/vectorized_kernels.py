@@ -4,10 +4,10 @@ The delta at the epsilon that ``epsilons`` returns is at most the target delta, 
 its targets. Let ``U(eps)`` be the upper end of an enclosure of ``ln delta(eps)``, and ``w`` the width of the enclosure.
 Let ``V(h)`` be the delta that is printed for a log delta ``h``. Then
 
-    deltas(e)   = V(U(c) + 2 w), where c is the largest number of thirteen digits that is at most e,
-    epsilons(d) = a number c of thirteen digits, for which U(c) + 6 w <= ln d was evaluated,
+    deltas(e)   = V(U(c) + 2 w), where c is e rounded down to thirteen digits,
+    epsilons(d) = a number c of thirteen digits with U(c) + 6 w <= ln d,
 
-with both sums rounded up to a multiple of 2^-36.
+where both sums are rounded up to a multiple of 2^-36.
 
 In this module a row is the tuple of the parameters of a profile, followed by the sampling rate.
 """
@@ -51,9 +51,10 @@ ROOT: Any = None  # the kernel of the approximate inverse of the profile; set by
 
 
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:
-    """Return an enclosure of ``ln delta(eps)``, with its upper end raised by ``widths`` widths.
+    """Return bounds of ``ln delta(eps)``, the upper one raised by ``widths`` times their distance.
 
-    ``row`` has the parameters of the profile and the sampling rate. The result is infinite if delta cannot be computed.
+    ``row`` has the parameters of the profile and the sampling rate. The bounds are infinite if delta cannot be
+    computed.
     """
     rate, shift, most = row[-1], 0.0, 0.0
     if rate < 1.0:
@@ -97,7 +98,7 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 
 
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return an upper bound, at most 0, of ``ln delta(eps) - log_delta``, and the epsilon ``eps``.
+    """Return ``(gap, eps)`` such that ``ln delta(eps) - log_delta <= gap <= 0``.
 
     ``row`` has the parameters of the profile and the sampling rate. The result is ``(inf, inf)`` if no epsilon is
     found.
@@ -138,7 +139,7 @@ class RowShape(NamedTuple):
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
-    """Return the common properties of array rows that differ from a phase only in noise.
+    """Return the common profile and curve of all rows that differ from a phase only in noise.
 
     The result is None if no compiled function evaluates the bound of the phase.
     """
@@ -163,9 +164,9 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
 
 
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
-    """Return whether array queries at the phase's noise multiplier meet the target too (C24).
+    """Return whether array queries at the phase's noise multiplier meet the target (C24).
 
-    The result is True if no compiled function can evaluate them.
+    The result is also True if no compiled function can evaluate these queries.
     """
     shape = shape_of(phase, curve)
     if shape is None:

@@ -100,8 +100,8 @@ KERNEL_ROUNDINGS = 16.0  # soundness: units of rounding of one placed mass, besi
 class SumDistribution:
     """A bound of the distribution of a sum of independent likelihood ratios, each minus its least value (C25).
 
-    For an upper bound, the mean of every monotone convex function is at least the exact one. For a lower bound, it is
-    at most the exact one. The code that builds the distribution guarantees this.
+    Every increasing or decreasing convex function has at least its exact mean under an upper bound, and at most its
+    exact mean under a lower bound. The code that builds the distribution guarantees this.
     """
 
     # For every c, the means of (Z - c)_+ and (c - Z)_+ of the sum Z are at least those of the exact distribution for an
@@ -198,7 +198,7 @@ class _Epoch:
 
     @property
     def factor(self) -> float:
-        """The factor that covers the rounding of masses, above 1 for upper bounds."""
+        """The factor on a bound that covers the rounding of masses: above 1 for an upper bound."""
         growth = self.distribution.growth + UNIT_ROUNDING * (32.0 + 2.0 * len(self.distribution.places))
         return math.exp(growth if self.above else -growth)
 
@@ -273,11 +273,11 @@ def _divide(batches: int, picks: int, blocks: int) -> list[tuple[int, int, int]]
 
 
 def tested_epochs(release: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run] | None:
-    """Return the privacy profile of a test statistic of a balls-in-bins epoch, a lower bound (C28).
+    """Return a lower bound of the privacy profile of a balls-in-bins epoch, by a test statistic (C28).
 
     Returns:
-        The profile and the run of such epochs, or None if there are more than :data:`MOST_TESTED_BATCHES` batches or if
-        the release has no usable lower bound.
+        The lower bound, and the run with one release for each epoch; None if there are more than
+        :data:`MOST_TESTED_BATCHES` batches, or if the release has no usable lower bound.
     """
     # A record is in k of t batches. The statistic is the sum over the batches of ln(1 - r + r W), rounded to a grid,
     # where W is the likelihood ratio of the release on that batch. Every r gives a lower bound. With the record, the
@@ -512,8 +512,9 @@ def _least_loss(pair: DominatingPair) -> float:
 def _first_distribution(pair: DominatingPair, log_least: float, *, above: bool) -> SumDistribution:
     """Return a bound of the distribution of the likelihood ratio of a release minus its least value.
 
-    The likelihood ratio (with over without the record) is that of an output without the record. If ``above`` is True,
-    ``pair`` must dominate the release; otherwise the release must dominate ``pair``.
+    The likelihood ratio is ``dP/dQ`` of an output drawn from ``Q``, where ``P`` is the output distribution with the
+    record, and ``Q`` without it. If ``above`` is True, ``pair`` must dominate the release; otherwise the release must
+    dominate ``pair``.
     """
     error = np.where(pair.cells == 0, pair.rounding if above else -pair.rounding, 0.0)
     positive = pair.masses + error > 0.0
@@ -603,12 +604,12 @@ def _choose_points(
 
 
 def _score_points(places: Array, weights: Array, score: float) -> tuple[Array, Array]:
-    """Return quantiles of a distribution at evenly spaced standard normal quantiles, and the latter.
+    """Return quantiles of a distribution, and their normal scores, halved beyond :data:`CORE_SCORE`.
 
     Args:
         places: The increasing values of the atoms.
         weights: The masses of the atoms, not normalized.
-        score: The largest absolute value of a standard normal quantile.
+        score: The largest absolute value of a normal score.
     """
     # The normal score of a value is Phi^-1 of its distribution function.
     wanted = np.arange(-score, score, 0.4)  # wider than the lumps of the estimate

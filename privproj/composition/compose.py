@@ -84,8 +84,8 @@ def compose_on_grid(phases: Phases, step: float | None = None, in_blocks: Phases
     Args:
         phases: The profile of one release of each phase, and the run of the phase.
         step: The distance of two grid points in nats (None: that of the profile that needs the finest grid).
-        in_blocks: The phases of another upper bound of the same run, or None. The smaller bound is returned. At
-            extremely small deltas only this bound is used.
+        in_blocks: None, or phases whose composition is another upper bound of the same run. The result is the smaller
+            bound, and at extremely small deltas the bound of ``in_blocks``.
 
     Raises:
         PrecisionError: The grid exceeds the limits of memory or time.

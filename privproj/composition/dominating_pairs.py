@@ -306,10 +306,10 @@ def describe_coarsely(
         profile: The profile of the release.
         run: The sampling of the batches, and the number of releases.
         truncated_mass: The mass of the tails of the whole run that are truncated.
-        plateau: Tails are also truncated where delta is nearly constant. Such a range of losses is searched where the
-            log of delta is at most this many nats above its value at the truncation.
+        plateau: Tails are also truncated where delta is nearly constant and below ``e^plateau`` times the truncated
+            mass of one release.
         rough_excess: The delta of the whole run below which adaptive grids may be rougher (None: :data:`ROUGH_EXCESS`,
-            and less if ``truncated_mass`` is below :data:`TRUNCATED_RUN_MASS`).
+            reduced in proportion to a ``truncated_mass`` below :data:`TRUNCATED_RUN_MASS`).
 
     Raises:
         PrecisionError: The loss of an unsampled step exceeds :data:`LARGEST_LOSS` with a probability above
@@ -357,7 +357,7 @@ def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
 def _cut_tail(
     losses: FloatArray, log_excess: FloatArray, log_least: float, plateau: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return increasing losses and the log excess of a privacy profile at them, without the tail.
+    """Return losses without their tail, and the log excess of a privacy profile at these losses.
 
     Any truncation of the tail gives valid bounds.
 
@@ -365,8 +365,8 @@ def _cut_tail(
         losses: Losses in nats from 0 on, increasing.
         log_excess: The log of delta minus ``max(0, 1 - e^eps)`` at these losses.
         log_least: The log excess at which the tail is truncated.
-        plateau: The tail is also truncated where the excess is nearly constant, and at most this many nats above
-            ``log_least``.
+        plateau: The tail is also truncated where the excess is nearly constant and its log is below
+            ``log_least + plateau``.
     """
     # A constant excess would put a small mass at very large losses, which would dominate the composition. At least
     # three points remain.

@@ -112,8 +112,8 @@ class FourierComposition:
         phases: The pair of measures of one release of each phase, and the number of releases. All pairs have the same
             grid step.
         most_fft: The longest FFT in cells; if a longer one is needed, :class:`GridSizeError` is raised.
-        small_delta: True if the exponentially tilted distribution may consist of rare large losses only, which very
-            small deltas need.
+        small_delta: True for very small deltas, for which the exponentially tilted distribution may consist of rare
+            large losses only.
     """
 
     def __init__(
@@ -233,9 +233,9 @@ class FourierComposition:
         return theta
 
     def _log_chernoff_bound(self, eps: float) -> float:
-        """Return the log of an upper bound of delta: Chernoff's bound plus infinite losses (C19).
+        """Return the log of Chernoff's bound of delta plus the mass of infinite losses (C19).
 
-        It is valid if the pairs dominate the releases.
+        The result is an upper bound of ``ln delta(eps)`` if the pairs dominate the releases.
         """
         # E e^(theta loss) max_l e^(-theta l) (1 - e^(eps - l)) for the loss of the run, at nearly the best theta
         if eps > self.largest:
@@ -323,12 +323,13 @@ class FourierComposition:
         return self.refine_root(excess, near or 0.0, sign)
 
     def refine_root(self, excess: Callable[[float], tuple[float, float]], eps: float, sign: float) -> float:
-        """Return the root of a decreasing function, moved until its sign is certain (C19).
+        """Return a point near the root of a decreasing function, where the sign of the function is certain (C19).
 
         Args:
             excess: Map from ``eps`` to the value of the function and the absolute value of its slope.
             eps: The start of the search.
-            sign: 1 if the function must be at most 0 at the result, -1 if it must be at least 0 or the result be 0.
+            sign: 1 for a point where the function is at most 0; -1 for a point where the function is at least 0, or
+                for the point 0.
 
         Raises:
             GridSizeError: No point with the required sign was found near the root.
@@ -607,7 +608,7 @@ class TiltedSum:
         self.end_sums = self.sums_at(self.start)
 
     def sums_at(self, cell: int) -> tuple[float, float]:
-        """Return two sums over frequencies at a grid point, from which delta is computed."""
+        """Return the transform times two geometric series that start at ``cell``, each summed over frequencies."""
         # Re sum_k R_k / n e^(i w_k cell) / (1 - e^(-x h) e^(i w_k)) for x = theta and x = theta + 1, with w_k = 2 pi k
         # / n, the tilt theta, the grid step h, the length n of the transform, and the transform R_k of the tilted
         # distribution
@@ -687,7 +688,10 @@ def _turn_masses(masses: FloatArray, cells: Cells, k: int, n: int) -> FloatArray
 
 
 def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n: int) -> tuple[Spectrum, int]:
-    """Return the Fourier transform of masses at small frequencies, and the number of bins (C19)."""
+    """Return the Fourier transform of masses at small frequencies, by series in bins of grid points (C19).
+
+    The second result is the number of bins.
+    """
     # sum_j q_j e^(-2 pi i k j / n) for the masses q_j at the grid points j (C19, "Sums in bins")
     # Bins of b cells, a power of two that divides n, such that |x| = pi |k| b / n <= 1.
     wide = math.floor(math.log2(n / (math.pi * max(1, int(np.max(np.abs(k)))))))
