@@ -165,14 +165,14 @@ TEXT = """\
 
 # Results against ball arithmetic
 
-privproj computes results in floating-point arithmetic. This page compares the results with
-[certificates](certificates.md), which are computed in ball arithmetic, so that they include all rounding errors.
+privproj computes results in floating-point arithmetic. This page compares these results with
+[certificates](certificates.md). privproj computes certificates in ball arithmetic, which bounds all rounding errors.
 
 ## One release
 
 We made random queries for epsilon and delta of one release. The dimensions are up to 1e6, and the deltas are from 0.9
-to below 1e-1000. **All {settings} results are valid upper bounds:** their delta is above an interval of a certificate,
-which contains the exact delta of the bound.
+to below 1e-1000. A certificate gives an interval that contains the exact delta of the bound. **All {settings} results
+are valid upper bounds:** the delta of each result is above the interval of its certificate.
 
 In the table, the relative error is (delta of the result)/(certified delta) - 1.
 

@@ -30,8 +30,9 @@ process.{load}
 
 {speed}
 
-CPU time grows linearly with the number of phases of a run, and with the number of rows in a call of `epsilons`. With
-per-layer clipping, CPU time grows linearly with the number of layers. CPU time hardly depends on the number of steps.
+CPU time grows linearly with the number of phases of a run and, with per-layer clipping, with the number of layers. The
+function `epsilons` computes epsilon at arrays of parameters, and its CPU time grows linearly with their length. CPU
+time hardly depends on the number of steps.
 
 `privproj sweep` computes {sweep_rows:,} values of delta for M2 in {sweep_cpu:.1f} s of CPU time with
 {sweep_mib:.0f} MiB of memory.
@@ -54,8 +55,8 @@ The second table shows the relative error of epsilon or sigma. If the error is p
 {peer_errors}
 
 The exact values for Gaussian and M2 are computed by mpmath. For DP-SGD, the exact value is not known, so privproj
-proves an interval that contains it. The errors are relative to the middle of this interval, and the column *reference*
-is the relative half width of the interval. Ignore differences between tools that are smaller than the half width.
+proves an interval that contains it. The errors are relative to the middle of this interval, and the last column is the
+relative half width of the interval. Ignore differences between tools that are smaller than the half width.
 
 The scipy functions are a few lines of floating-point arithmetic without control of rounding errors. Their epsilon can
 be slightly too small. The epsilon of privproj is never too small.
@@ -72,8 +73,8 @@ parentheses.{large_load}
 
 ## Tightness of the bounds
 
-The table compares the [bounds](bounds/README.md) of each mechanism at delta 1e-5. The column *ratio of each bound*
-contains the epsilon of each bound, divided by the smallest epsilon of all bounds.
+The table compares the [bounds](bounds/README.md) of each mechanism at delta 1e-5. The last column contains the epsilon
+of each bound, divided by the smallest epsilon of all bounds.
 
 A star marks a bound that needs an assumption on the data. Compare such a bound only with bounds under the same
 assumption. In the runs, z is the noise multiplier, q the sampling rate, d the dimension and r the rank.
@@ -97,7 +98,7 @@ on epsilon. random_allocation 1.0.5 computes an upper bound. The last column is 
 | z 0.8, t 200, 1 epoch, delta 1e-5 | 0.91218 to 0.91386 | 0.89988 to 0.92939 | 1.3864 | 0.9878 |
 | z 1, t 100, 20 epochs, delta 1e-5 | 2.4481 to 2.4525 | 2.4107 to 2.4954 | 2.7158 | 2.5839 |
 
-In five such runs, privproj takes 0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s.
+In five runs with balls-in-bins sampling, privproj takes 0.1 s to 0.2 s, and PLD_accounting takes 0.8 s to 16 s.
 
 ## Measure again
 
@@ -175,15 +176,19 @@ def per_point(row):
     return row["seconds"] / row["points"]
 
 
-def peer_table(jobs, quantity, cell, **more):
-    """Return a table of the chosen jobs by all tools: ``cell`` of every row, and other columns from the job."""
+def peer_table(jobs, head, cell, more=()):
+    """Return a table of the chosen jobs by all tools.
+
+    ``head`` is the head of the first column, ``cell`` returns the text of a row, and ``more`` has pairs: the head of
+    another column, and the function that returns its text from the job.
+    """
     lines = []
     for title, (job, wanted) in JOBS.items():
         entry = entry_of(jobs, job, wanted)
         rows = {row["tool"]: row for row in entry["rows"]}
         cells = [NONE if tool not in rows else FAILS if "failed" in rows[tool] else cell(rows[tool]) for tool in TOOLS]
-        lines.append((title, *cells, *(column(entry) for column in more.values())))
-    return table([f"query ({quantity})", *TOOLS, *more], lines)
+        lines.append((title, *cells, *(column(entry) for _, column in more)))
+    return table([head, *TOOLS, *(other for other, _ in more)], lines)
 
 
 def milliseconds(row):
@@ -194,7 +199,7 @@ def milliseconds(row):
 
 def uncertainty(entry):
     """Return the half width of the interval that the reference value is the middle of."""
-    return f"± {entry['half_width']:.0e}" if entry["half_width"] else NONE
+    return f"± {entry['half_width']:.0e}" if entry["half_width"] else "0"
 
 
 def composed_rows(jobs, tool):
@@ -252,8 +257,13 @@ def document(results, speed, sweeps, large):
         cores=speed["cores"], load=load_text(works), speed=speed_table(works),
         sweep_rows=longest["rows"], sweep_cpu=longest["cpu"], sweep_mib=longest["peak_mib"], sweep_wall=shared["wall"],
         fails=FAILS, timeout=results["timeout"],
-        peer_times=peer_table(jobs, "CPU time in ms", milliseconds),
-        peer_errors=peer_table(jobs, "relative error", lambda row: f"{row['error']:+.0e}", reference=uncertainty),
+        peer_times=peer_table(jobs, "query (CPU time in ms)", milliseconds),
+        peer_errors=peer_table(
+            jobs,
+            "relative error of",
+            lambda row: f"{row['error']:+.0e}",
+            [("uncertainty of the exact value", uncertainty)],
+        ),
         versions=", ".join(" ".join(pair) for pair in results["versions"].items()),
         large=large_table({title: large["queries"][title] for title in LARGE}),
         more_noise=more_noise(large["queries"]),

@@ -92,7 +92,7 @@ STAR = {"proved": "", "conditional": "*"}  # mark of a status, in the footnote o
 
 def summary(settings):
     """Return the Markdown table: for each chosen setting the smallest epsilon, and the ratios of all bounds to it."""
-    yield "| mechanism and run | smallest epsilon | ratio of each bound |"
+    yield "| mechanism and run | smallest epsilon | epsilon of each bound / smallest epsilon (*: with assumption) |"
     yield "| --- | --- | --- |"
     for (_, _, title), setting in zip(SETTINGS, settings, strict=True):
         if title is None:

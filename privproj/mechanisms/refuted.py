@@ -49,7 +49,7 @@ RP_GD = _without_a_number(
     "step, the paper does not state the constant. Use the bound exact for a single step, or m2 for a whole run",
     name="rp-gd",
     mechanism=Wishart,
-    summary="claim that projected gradient descent with one random matrix for all steps is private",
+    summary="false claim that projected gradient descent with one random matrix for all steps is private",
     formula="w <- w - eta M grad, M ~ W_d(I/r, r) sampled once; privacy claimed up to an unspecified constant",
     source="early version of arXiv 2601.21719, Theorem 3",
     example="privproj epsilon wishart --dim 1000 --rank 1600 --misalignment 8e-6 --delta 1e-5",
@@ -62,7 +62,7 @@ EARLY_MATRIX = _without_a_number(
     "runnable attack). Use m1 or m2, which add noise, or wishart for a single column",
     name="early-matrix",
     mechanism=WishartMatrix,
-    summary="claim that a matrix query without noise is private; no bound exists",
+    summary="false claim that a matrix query without noise is private; delta is 1 for every epsilon",
     formula="none; the published densities on the set of rank-deficient Y refer to different supports",
     source="early version of arXiv 2601.21719, Theorem 2 and its LoRA corollary; refuted by arXiv 2601.21719, "
     "Proposition 2",
@@ -98,7 +98,7 @@ def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
 LORA_BY_DESIGN = Bound(
     name="lora-by-design",
     mechanism=Sketch,
-    summary="claim that LoRA training is private because the factor A is random",
+    summary="false claim that LoRA training is private because the factor A is random",
     formula="rdp at Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 and Corollary 7.3",
     proof="C22",

@@ -136,7 +136,7 @@ def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
 OPERATOR_NORM = Bound(
     name="operator-norm",
     mechanism=PublicSketch,
-    summary="Gaussian mechanism with a high-probability bound on the norm of the sketched difference",
+    summary="Gaussian mechanism with a high-probability bound on the sensitivity after sketching",
     formula="delta = T d0 + delta of the Gaussian run at mu (1 + sqrt(2 ln(1/d0)/r))",
     source="Gaussian concentration of a Lipschitz function, as in arXiv 2601.21719, Equation 5",
     proof="C16",

@@ -276,7 +276,7 @@ def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> floa
 
 COLUMN = Bound(
     name="column",
-    summary="published bound, with one lemma corrected, if one record changes some columns of the projected matrix",
+    summary="bound for records that change one or more columns of the query matrix; corrects a published lemma",
     formula="eps_R + eps_C: eps_R the largest residual loss within quantiles, eps_C the Gaussian epsilon at |C x| <= "
     "(1/r)(sqrt(d+r-k) + sqrt k + t1)(alpha(sqrt r + t2) + beta(sqrt k + t3))/sigma; c columns: a chain",
     source="arXiv 2601.21719, Theorems 3 and 4, with Lemma 14 corrected by privproj",
@@ -331,7 +331,7 @@ def _has_wrong_radius(mechanism: M1) -> bool:
 
 COLUMN_PUBLISHED = Bound(
     name="column-published",
-    summary="published bound if one record changes some columns of the projected matrix; wrong for large ranks",
+    summary="published bound for records that change one or more columns of the query matrix; wrong for large ranks",
     formula="eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt(min(k,r)) + t)(sqrt(min(k,r)) + t) s/sigma, eps_R "
     "that of wishart quantile at (d-k, r-k), delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0)); c columns: a "
     "chain",
@@ -376,7 +376,7 @@ def _residual_published(mechanism: M1) -> OverRun:
 
 RESIDUAL_PUBLISHED = Bound(
     name="residual-published",
-    summary="published bound if one record changes one column of the projected matrix; wrong unless the others are 0",
+    summary="published bound for records that change one column of the query; wrong unless all other columns are 0",
     formula="eps of wishart quantile at (d-k, r-k)",
     source="arXiv 2601.21719, Lemma 2",
     proof="C13",

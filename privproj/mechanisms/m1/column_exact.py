@@ -47,7 +47,7 @@ def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
 
 COLUMN_EXACT = Bound(
     name="column-exact",
-    summary="bound if one record changes one column of the projected matrix",
+    summary="bound for records that change one column of the query matrix",
     formula="delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)], L_R as in residual, |C x|^2 = |x|^2 X_k (X_k + "
     "Y_(d+r-k-1))/r^2 orthogonal to the span, |x|^2 X_r (X_r + Y_(d-1))/r^2 within it",
     source="privproj: exact distribution of the correlated part, instead of arXiv 2601.21719, Lemma 14",
@@ -73,7 +73,7 @@ def _check_residual(mechanism: M1) -> None:
 
 RESIDUAL = Bound(
     name="residual",
-    summary="bound if one record changes one column of the projected matrix and all other columns are zero",
+    summary="bound for records that change one column of the query matrix, if all other columns are zero",
     formula="L = p ln A - q ln tau + (W/2)(tau/A - 1), p = (d+1-r)/2, q = (d+r-2k-1)/2, A = rho + sqrt(1-rho^2) T_(r-k)"
     "/sqrt(r-k), W ~ chi2_2q",
     source="arXiv 2601.21719, Lemma 2, averaged exactly",

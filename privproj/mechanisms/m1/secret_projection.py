@@ -51,7 +51,7 @@ def _check_vector(mechanism: M1) -> None:
 SECRET_PROJECTION = Bound(
     name="secret-projection",
     mechanism=M1,
-    summary="bound if m1 projects one unit vector and the projection stays secret",
+    summary="bound for a query that is one unit vector, if the projection stays secret",
     formula="delta(eps) = E[h_eps(shift^2)], shift = (2 sin eta/(sigma tau)) [g sqrt(sigma^2 + (g/r) sin^2 eta) + "
     "(g/r) cos eta xi], g ~ chi2_r/r, xi ~ N(0,1), tau^2 = sigma^2 + g/r, s = 2 sin eta",
     source="privproj: given the projected length the release is a Gaussian pair",

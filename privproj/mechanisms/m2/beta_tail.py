@@ -235,7 +235,7 @@ def _fields_of(sharp: bool) -> dict[str, Any]:
 
 BETA_TAIL = Bound(
     name="beta-tail",
-    summary="published bound for one release; delta includes the probability that the projection keeps much norm",
+    summary="published bound for one release, by a high-probability bound on the sensitivity after projection",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
     **_fields_of(sharp=False),
@@ -243,7 +243,7 @@ BETA_TAIL = Bound(
 
 BETA_TAIL_SHARP = Bound(
     name="beta-tail-sharp",
-    summary="a smaller form of the bound beta-tail, by the exact delta of the Gaussian mechanism",
+    summary="version of beta-tail that uses the exact Gaussian delta and gives a smaller epsilon",
     formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
     **_fields_of(sharp=True),

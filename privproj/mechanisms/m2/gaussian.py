@@ -10,7 +10,7 @@ from privproj.mechanisms.gaussian import representation
 GAUSSIAN = Bound(
     name="gaussian",
     mechanism=M2,
-    summary="bound of the Gaussian mechanism, which ignores the projection; also holds for one fixed projection",
+    summary="Gaussian mechanism without the projection; the bound also holds if all releases use one projection",
     formula="delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z",
     source="post-processing; Balle, Wang 2018, Theorem 8",
     proof="C3",

@@ -24,7 +24,7 @@ OF_GOOD_EVENT = {
 
 GOOD_EVENT = Bound(
     name="good-event",
-    summary="published bound for several releases; delta includes the probability that a projection keeps much norm",
+    summary="published bound for several releases, by a high-probability bound on the sensitivity after projection",
     formula="delta = T k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="arXiv 2601.21719, Appendix F.2",
     # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
@@ -35,7 +35,7 @@ GOOD_EVENT = Bound(
 
 GOOD_EVENT_Q = Bound(
     name="good-event-q",
-    summary="a smaller form of the bound good-event for Poisson sampling",
+    summary="version of good-event that gives a smaller epsilon under Poisson sampling",
     formula="delta = T q k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="privproj: arXiv 2601.21719, Appendix F.2, with the failure inside the sampled branch",
     # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).

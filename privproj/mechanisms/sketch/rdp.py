@@ -118,7 +118,7 @@ def eigenvalues_of(mechanism: Sketch) -> int:
 
 RDP = Bound(
     name="rdp",
-    summary="published Renyi curve, proportional to the number --eigenvalues",
+    summary="published Renyi curve with the factor --eigenvalues, an assumed rank",
     formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="arXiv 2409.17538v9, Lemma 7.1",
     example="--rank 16 --gamma 1000 --eigenvalues 768",
@@ -131,7 +131,7 @@ RDP = Bound(
 
 RDP_TIGHT = Bound(
     name="rdp-tight",
-    summary="a smaller form of the bound rdp, which does not need --eigenvalues",
+    summary="Renyi curve of rdp without the factor --eigenvalues, so epsilon is smaller",
     formula="D(alpha) = r/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
     # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
@@ -150,7 +150,7 @@ def _rdp_best_of(mechanism: Sketch) -> BestCurve:
 
 RDP_BEST = Bound(
     name="rdp-best",
-    summary="a smaller form of the bound rdp-tight, by a second Renyi curve",
+    summary="the smaller epsilon of rdp-tight and a second Renyi curve",
     formula="D(alpha) = r/(2(alpha-1)) min of alpha ln(1-1/G) - ln(1-alpha/G), 1 < alpha < G, and "
     "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",

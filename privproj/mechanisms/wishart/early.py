@@ -246,7 +246,7 @@ def _log_fronts(rank: int, w: "Array") -> "Array":
 
 EARLY_EXACT_TAIL = Bound(
     name="early-exact-tail",
-    summary="a smaller form of the bound early, by an exact tail probability",
+    summary="version of early that uses an exact tail probability and gives a smaller epsilon",
     formula="early with 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r, in place of the first part "
     "of delta",
     source="early version of arXiv 2601.21719, proof of Theorem 1 and Figure 1a",

@@ -168,7 +168,7 @@ def log_shares(odds: float) -> tuple[float, float]:
 
 QUANTILE = Bound(
     name="quantile",
-    summary="published bound for unit vectors",
+    summary="published bound for query vectors of equal norm",
     formula="eps = |d+1-r|/2 |ln a| + (w/2)(1/a - 1), a = rho - sqrt(1-rho^2) t/sqrt(r) > 0, t and w quantiles of T_r "
     "and chi2_(r+d-1) that leave out delta_T and delta_W",
     source="arXiv 2601.21719, Theorem 1",
@@ -200,7 +200,7 @@ def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w
 
 QUANTILE_SHARP = Bound(
     name="quantile-sharp",
-    summary="a smaller form of the bound quantile, by an exact maximum of the privacy loss",
+    summary="version of quantile that maximizes the privacy loss exactly and gives a smaller epsilon",
     formula="eps = max over A in [a_-, a_+] and W within its quantiles of (d+1-r)/2 ln A + (W/2)(1/A - 1)",
     source="privproj, from the proof of arXiv 2601.21719, Theorem 1",
     proof="C11",
