@@ -17,12 +17,14 @@ if ``b`` is inf. ``any_rank`` is 1 for the bound of C5, and 0 for the bound of C
 **The whole integral** ``int h f ds`` is a sum over equidistant ``s``, from the peak outward. For an integrand that is
 analytic in a strip, the error of such a sum is ``e^(-2 pi width/step)`` times the cosine of a phase. Four sums are
 computed, each shifted by a quarter of the step. Their differences give the size ``D_1`` of this error, and
-approximately the size ``D_2`` of its second harmonic. The mean of the four sums has an error of about ``D_1^4`` or
-``D_2^2``. The reported error is ``64 D_1^4 + 4 D_2^2``. That it bounds the true error is observed, not proved.
+approximately the size ``D_2`` of the error term with twice the phase. The mean of the four sums has an error of about
+``D_1^4`` or ``D_2^2``. The reported error is ``64 D_1^4 + 4 D_2^2``. That it bounds the true error is observed, not
+proved.
 
-**The integral up to a limit** of ``s`` uses one Gauss rule with 24 nodes, or one on each side of the peak. The Legendre
-coefficients of degree 22 and 23, computed from the same nodes, are about the square root of the error of the rule.
-Their square is reported as the error. That it bounds the true error is observed, not proved.
+**The integral up to a limit** of ``s`` is computed by a Gauss rule with 24 nodes on one panel, or on two panels that
+meet at the peak. Panels are split while the error is too large. The Legendre coefficients of degree 22 and 23, computed
+from the same nodes and divided by the mean, are about the square root of the relative error. The square of the sum of
+their absolute values is reported as the error. That it bounds the true error is observed, not proved.
 """
 
 import math
@@ -128,7 +130,7 @@ def log_shape(s, rise, dist):
 def point_at(s, dist):
     """Return ``e^s``, ``e^s - 1`` and the squared sensitivity at the coordinate ``s``.
 
-    ``s`` is the logit of the Beta variable, or the log of the Gamma variable, minus its value at the mean.
+    ``s`` is ``logit(B) - logit(E B)`` for a Beta variable ``B``, or ``ln(U / E U)`` for a Gamma variable ``U``.
     """
     if s < -0.7:
         growth = exp(s)
@@ -165,9 +167,10 @@ def log_slope_of_delta(eps, x):
 
 
 def find_peak(eps, dist, guess):
-    """Return approximately the peak and the width of the integrand of a mean Gaussian delta.
+    """Return approximately the peak and the width of the integrand ``h f``.
 
-    The mean is over the squared sensitivity. The search starts at ``guess``, in the coordinate of :func:`point_at`.
+    ``h`` is the Gaussian delta, and ``f`` the density of the coordinate of :func:`point_at`. The search starts at the
+    coordinate ``guess``.
     """
     a, _, mean, q, rest, top, _, _ = dist
     k, _ = log_slope_of_delta(eps, mean)
@@ -259,9 +262,10 @@ def sum_on_line(eps, dist, start, step, height, by_parts):
 
 
 def find_peak_by_parts(eps, dist):
-    """Return approximately the peak and the width of an integrand after integration by parts.
+    """Return approximately the peak and the width of the integrand ``dh/ds P(X > x)``.
 
-    The integral is the mean Gaussian delta over the squared sensitivity, in the coordinate of :func:`point_at`.
+    ``h`` is the Gaussian delta at the squared sensitivity ``x`` with the coordinate ``s`` (:func:`point_at`). The
+    integrand is that of ``E[h(X)]`` after integration by parts.
     """
     # The integrand is dh/ds P(X > x).
     s, width = coordinate(2.0 * eps, dist), 1.0
@@ -329,9 +333,9 @@ def whole_integral(eps, dist, guess):
 
 
 def left_edge(eps, dist, s, slope, bend, height):
-    """Return a lower limit for a mean Gaussian delta over the squared sensitivity.
+    """Return a coordinate below which the integral of ``h f`` is negligible.
 
-    The integral below the limit is negligible.
+    ``h`` is the Gaussian delta, and ``f`` the density of the coordinate of :func:`point_at`.
 
     Args:
         eps: Epsilon in nats.
@@ -364,9 +368,9 @@ def left_edge(eps, dist, s, slope, bend, height):
 def panel_sum(eps, dist, left, right, height):
     """Return two integrals over a panel by a Gauss rule, and the absolute error of the first.
 
-    The first integrand is that of the mean Gaussian delta over the squared sensitivity. The second is minus its
-    derivative in ``eps``. The error is inf if the integrand is far above ``e^height``. All three results are divided by
-    ``e^height``.
+    The integrands are ``h f`` and ``-d(h f)/deps``. ``h`` is the Gaussian delta, and ``f`` is the density of the
+    coordinate of :func:`point_at`. The error is inf if ``h f`` is far above ``e^height``. All three results are divided
+    by ``e^height``.
     """
     width = right - left
     total, fall, one, other = 0.0, 0.0, 0.0, 0.0
@@ -391,9 +395,9 @@ def panel_sum(eps, dist, left, right, height):
 
 
 def split_panel_sum(eps, dist, left, right, height, most):
-    """Return :func:`panel_sum` over up to 64 equal parts, until the error is at most ``most``.
+    """Return the sum of :func:`panel_sum` over 1, 2, 4, ... or 64 equal parts of a panel.
 
-    With 64 parts the error may still be larger.
+    The number of parts is the least for which the error is at most ``most``, or 64.
     """
     total, fall, error = panel_sum(eps, dist, left, right, height)
     parts = 1
@@ -482,7 +486,7 @@ def tangent_cut(eps, dist, guess):
 
     Returns:
         ``(s, c, ln P(X > c), M(c), relative error)``, where ``s`` is the coordinate of ``c`` (:func:`point_at`). The
-        error is that of the bound because ``c`` is not exact.
+        last entry is the relative error of the any-rank bound that results from an inexact ``c``.
     """
     a, _, mean, q, rest, top, _, _ = dist
     bend = inflection(eps)
@@ -594,22 +598,23 @@ def any_rank_value(eps, dist, top, cut):
 
 
 def rounding_of_tails(a, b):
-    """Return the relative rounding error of a mean that is computed from Beta or Gamma tails.
+    """Return the relative error of delta that results from rounding in Beta or Gamma tails.
 
-    It is 0 unless both shapes ``a`` and ``b`` are above :data:`LARGEST_MEASURED_SHAPE`.
+    The error is 0 if one of the shapes ``a`` and ``b`` is at most :data:`LARGEST_MEASURED_SHAPE`.
     """
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 
 
 def mixture_ends(eps, dist, state):
-    """Return bounds of ``ln delta``, the slope ``-d ln delta/deps``, and the next ``state``.
+    """Return bounds of ``ln delta``, the slope ``-d ln delta/deps``, and a new ``state``.
 
     If the error is unknown, the bounds are ``(-inf, inf)``.
 
     Args:
         eps: Epsilon in nats.
         dist: The result of :func:`beta_gamma_params`; its last entry selects C5 (any rank) or C4 (rank one).
-        state: The coordinates at which two searches start.
+        state: The coordinates at which :func:`find_peak` and :func:`tangent_cut` start. The new ``state`` has the
+            coordinates that they found.
     """
     top, cut = state
     if dist[7] > 0.5:
@@ -640,9 +645,10 @@ find_mixture_root = root_of(mixture_ends)
 
 
 def mixture_root(log_delta, row):
-    """Return approximately the epsilon at ``log_delta``, and the residual of ``ln delta``.
+    """Return approximately the epsilon at which ``ln delta`` is ``log_delta``, and a residual.
 
-    The caller must evaluate :func:`mixture_log_delta` at this epsilon.
+    The residual is the computed ``ln delta`` minus ``log_delta``. As epsilon is not exact, the caller must evaluate
+    :func:`mixture_log_delta` at it.
     """
     dist = beta_gamma_params(row)
     start, top = newton_start(sqrt(dist[2]), log_delta), -1.0

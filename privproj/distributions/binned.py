@@ -1,7 +1,7 @@
-"""Distributions of the squared sensitivity ``X`` over the noise variance, in bins.
+"""Binned distributions of ``X``, the squared sensitivity divided by the noise variance.
 
-Each bin has a mass and a mean. They bound the expectation of every convex or concave function of ``X`` from above and
-from below (:mod:`privproj.distributions.binned_profile`). With them, delta is evaluated at many epsilons at once, as a
+The masses and the means of the bins bound the expectation of every convex or concave function of ``X`` from above and
+from below (:mod:`privproj.distributions.binned_profile`). So delta is bounded at many epsilons at once, as a
 composition needs.
 """
 
@@ -65,8 +65,8 @@ TAIL_BELOW = (
 class Bins:
     """The distribution of a variable ``X >= 0``, in ``n`` adjacent bins.
 
-    Either masses and means are those of ``X``, or they give every convex increasing function at least its expectation
-    for ``X``. In the second case only upper bounds hold.
+    The masses and means are those of ``X``, or those of a bound of ``X``. An upper bound, in increasing convex order,
+    gives upper bounds of delta only. A lower bound, in stochastic order, gives lower bounds only.
 
     * ``edges``, of shape ``(n + 1,)``: the increasing ends of the bins.
     * ``mass``, of shape ``(n,)``: the probability of each bin. The first and the last bin include the mass outside the
@@ -98,7 +98,7 @@ class Bins:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """The mass of each bin, split between its left and right edge with the same mean."""
+        """The mass of each bin, moved to its left and right edge such that its mean is kept."""
         # mass (1 - w) and mass w,  w = (mean - left) / (right - left)
         left, right = self.edges[:-1], self.edges[1:]
         weight = (self.mean - left) / np.maximum(right - left, 1e-300)
@@ -119,9 +119,9 @@ class Bins:
         return Bins(self.edges + shift, self.mass, self.mean + shift, self.unbounded)
 
     def lowered(self, factor: float) -> tuple[Array, Array]:
-        """Return masses and means times a factor below 1, for lower bounds (C28).
+        """Return masses and means multiplied by ``factor < 1``, for lower bounds (C28).
 
-        The mass of the first bin is set to 0.
+        Means are at least the left edges. The first bin, which lower bounds omit, gets the mass 0.
         """
         mass = factor * self.mass
         mass[0] = 0.0
@@ -229,9 +229,9 @@ class _PositiveDistribution(ABC):
 
     @abstractmethod
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return ``P(X in R)`` and ``E[X; X in R]`` for ``R`` below ``first`` and above ``last``.
+        """Return ``P(X in R)`` and ``E[X; X in R]`` for two ranges ``R`` of the coordinate.
 
-        Both limits are values of the coordinate.
+        The first range is below ``first``, the second range is above ``last``.
         """
 
     def means(self, s: Array, edges: Array, nodes: int, finer: Array | None = None) -> tuple[Array, Array]:
@@ -241,7 +241,7 @@ class _PositiveDistribution(ABC):
             s: The coordinates of all edges except the first and the last.
             edges: The edges of the bins.
             nodes: The number of nodes of each Gauss rule.
-            finer: Coordinates at which the integrals are also divided.
+            finer: Equidistant coordinates. Bins that are wider than their spacing are integrated in parts between them.
         """
         points, starts = s, None
         if finer is not None:
@@ -308,7 +308,10 @@ class _BetaDistribution(_PositiveDistribution):
         return _first_true(math.ceil(cells), is_below)
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """Return masses and means of the bins between ``edges``, of which the first is 0, and 1."""
+        """Return masses and means of the bins between ``edges``, of which the first is 0.
+
+        If the last edge is below 1, one more bin ends at 1.
+        """
         if len(edges) == 1 or edges[1] >= 1.0:
             return np.ones(1), np.array([self.p])
         s = self.coordinate(edges[1:] if edges[-1] < 1.0 else edges[1:-1])
@@ -346,7 +349,7 @@ class _GammaDistribution(_PositiveDistribution):
         return log_gamma_tail(self.a, math.expm1(s), math.exp(s))
 
     def find_quantile(self, share: float) -> float:
-        """Return approximately the coordinate ``ln(U/a)`` of a quantile of ``U ~ Gamma(a)``."""
+        """Return approximately ``ln(q/a)``, where ``P(U < q) = share`` for ``U ~ Gamma(a)``."""
         a, below = self.a, share < 0.5
 
         def excess(ratio: float) -> float:
@@ -369,15 +372,15 @@ class _GammaDistribution(_PositiveDistribution):
 
 
 def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
-    """Return an upper bound of the distribution of a weighted sum over layers (C6).
+    """Return an upper bound, in increasing convex order, of a sum over layers (C6).
 
     The sum is ``scale * sum of share * B`` over independent layers, where ``B`` is the squared norm of a projected unit
-    vector. The bound gives every convex increasing function at least its expectation.
+    vector.
 
     Args:
         parts: ``(dim, rank, count, share)`` for ``count`` equal layers with ``B ~ Beta(rank/2, (dim - rank)/2)``, or
-            ``B = 1`` if ``dim == rank``. ``share`` is the squared clipping norm of one layer over the sum for all
-            layers.
+            ``B = 1`` if ``dim == rank``. ``share`` is the squared clipping norm of one layer, divided by the sum
+            of those of all layers.
         scale: The factor of the sum.
     """
     moving = [part for part in parts if part[0] > part[1]]
@@ -463,9 +466,10 @@ def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale:
 
 @lru_cache(maxsize=16)
 def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, float, Array]:
-    """Return a lower bound, in stochastic order, of the sum over layers before scaling.
+    """Return a lower bound, in stochastic order, of ``sum of share * B`` over layers.
 
-    The result is ``(shift, width, atoms)``, where ``atoms[j]`` is the mass at ``shift + width j``.
+    ``parts`` and ``B`` are those of :func:`convolve_layers`. The result is ``(shift, width, atoms)``, where
+    ``atoms[j]`` is the mass at ``shift + width j``.
     """
     moving = sorted((part for part in parts if part[0] > part[1]), key=lambda part: part[3] * part[1] / part[0])
     shift = sum(n * share for dim, rank, n, share in parts if dim == rank)

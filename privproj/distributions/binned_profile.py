@@ -8,9 +8,9 @@ and a concave function by its value at the mean of the bin (Jensen's inequality)
 For the edge ``c`` of a bin, called a *cut*, the *dual value* is ``V(c) = E[h(X); X <= c] + P(X > c) h(M(c))`` with
 ``M(c) = E[X | X > c]``. It is a lower bound of ``E[g_p(X)]`` for every ``p``.
 
-Arrays have one row for each ``eps``. A few rows are *guides*: there ``h`` is evaluated at every edge. Between two
-guides ``h`` is evaluated only at the edges that contribute at these guides. The mass to the left of these edges is
-moved up to the first of them, which can only increase an upper bound.
+Arrays have one row for each ``eps``. A few rows are *guides*, for which ``h`` is evaluated at every edge. For rows
+between two guides, ``h`` is evaluated only from the first to the last edge that contributes to one of the two guides.
+The mass to the left of this first edge is moved up to this edge, which can only increase an upper bound.
 """
 
 from collections.abc import Callable, Iterator
@@ -74,7 +74,10 @@ def _guides(count: int) -> NDArray[np.intp]:
 
 
 def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
-    """Yield ranges of epsilons, each with the range of ``guides`` around it."""
+    """Yield slices of the sorted epsilons, each with the slice of ``guides`` around it.
+
+    ``guides`` are the indices from :func:`_guides`.
+    """
     together = ROWS_AT_ONCE if len(guides) == guides[-1] + 1 else 1
     for i in range(0, max(len(guides) - 1, 1), together):
         last = i + together >= len(guides) - 1
@@ -97,8 +100,8 @@ def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -
 def any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
     """Return upper bounds of delta if neighboring sums differ by a matrix of any rank (C5).
 
-    ``dists`` has the distribution of the squared sensitivity over the noise variance, for each layer under one clipping
-    norm.
+    ``dists`` are distributions of the squared sensitivity divided by the noise variance, one for each layer under a
+    joint clipping norm.
     """
     # min_p max_l E[g_p(X_l)]; every p gives a valid bound (C5)
     return _in_order(lambda rows: _any_rank_deltas(rows, dists), eps)
@@ -145,13 +148,14 @@ def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
-    """Return points whose tangents of the Gaussian delta nearly minimize the any-rank bound.
+    """Return tangent points that nearly minimize the any-rank bound, at each epsilon.
 
-    ``x0`` has the inflection point of the Gaussian delta at each epsilon.
+    A tangent point is the squared sensitivity at which a tangent touches the Gaussian delta. ``x0`` has the inflection
+    point of the Gaussian delta at each epsilon.
 
     Returns:
-        * the point that is best for the layer with the largest delta;
-        * the best points of all layers;
+        * the best tangent point for the layer with the largest dual value;
+        * the best tangent point for each layer;
         * for each layer, the index of the best edge of :meth:`_Table.find_largest_duals`.
     """
     duals = [table.find_largest_duals(x0) for table in tables]
@@ -166,9 +170,9 @@ def _largest_means(
     """Return upper bounds of delta for a difference of any rank, at each epsilon (C5).
 
     Args:
-        tables: The Gaussian delta at the bins of each layer.
+        tables: The Gaussian delta at the edges of the bins, for each layer.
         tangents: The first tangent at each epsilon, from :func:`_tangents`.
-        best_of_each: The best tangent points of each layer. If given, two more tangents are tried.
+        best_of_each: The second result of :func:`_worst_tangents`. If given, two more tangents are tried.
         convex: True where the Gaussian delta is convex on the whole range of the squared sensitivity.
     """
     means, row = np.array([table.means(tangents) for table in tables]), np.arange(len(tables[0].eps))
@@ -260,9 +264,9 @@ class _Table:
         return values
 
     def means(self, tangents: Array) -> Array:
-        """Return upper bounds of the mean of a convex function above the Gaussian delta (C5).
+        """Return upper bounds of ``E[max(h(X), l(X))]`` for the squared sensitivity ``X`` (C5).
 
-        The function is defined by the tangent at each epsilon.
+        ``h`` is the Gaussian delta, and ``l`` is the line in ``tangents``, for each epsilon.
         """
         dist, edges, majorants = self.dist, self.edges, self.majorants(tangents)
         if edges.stop < len(dist.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
@@ -284,9 +288,10 @@ class _Table:
 
 
 def _first_followed(values: Array, weights: Array, totals: Array) -> NDArray[np.intp]:
-    """Return the index in each row before which the terms of a sum are negligible.
+    """Return for each row the index before which the part of a weighted sum is negligible.
 
-    ``values`` increase along a row, ``weights`` are cumulative, and ``totals`` are the sums.
+    ``values`` increase along a row. ``weights`` are the cumulative sums of their weights, and ``totals`` are the
+    weighted sums.
     """
     return np.maximum((weights * values <= NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1) - 1, 0)
 
@@ -318,7 +323,7 @@ def _largest_duals_below(eps: Array, dists: tuple[Bins, ...]) -> Array:
 def _try_cuts(eps: Array, x0: Array, dist: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
     """Return the largest lower bound of the dual value over all edges, for each epsilon.
 
-    The dual value is that of :meth:`_Table.find_largest_duals`. The other results are the indices of the best edge and
+    :meth:`_Table.find_largest_duals` defines the dual value. The other results are the indices of the best edge and
     of the first bin that is not negligible.
     """
     count = len(dist.mass)
@@ -395,7 +400,7 @@ def _rank_one_means(eps: Array, dist: Bins, mean: Callable[[Array, Array, Bins, 
 def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
     """Return the ranges of bins below all inflection points, between them, and above them.
 
-    ``x0`` are the increasing inflection points of the Gaussian delta.
+    ``x0`` has the inflection point of the Gaussian delta at each epsilon, in increasing order.
     """
     right = np.append(dist.edges[1:-1], dist.supremum)[bins]
     convex = bins.start + int(np.searchsorted(right, x0[0], "right"))
@@ -404,9 +409,9 @@ def _bends(x0: Array, dist: Bins, bins: slice) -> tuple[slice, slice, slice]:
 
 
 def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
-    """Return upper bounds of the Gaussian delta averaged over ``dist``.
+    """Return upper bounds of the Gaussian delta averaged over ``dist``, at each epsilon.
 
-    Delta is evaluated in ``bins`` only. ``x0`` are its inflection points.
+    The Gaussian delta is evaluated in ``bins`` only. ``x0`` has its inflection point at each epsilon.
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]
@@ -429,9 +434,9 @@ def _upper_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
 
 
 def _lower_means(eps: Array, x0: Array, dist: Bins, bins: slice) -> Array:
-    """Return lower bounds of the Gaussian delta averaged over ``dist`` (C28).
+    """Return lower bounds of the Gaussian delta averaged over ``dist``, at each epsilon (C28).
 
-    Delta is evaluated in ``bins`` only. ``x0`` are its inflection points.
+    The Gaussian delta is evaluated in ``bins`` only. ``x0`` has its inflection point at each epsilon.
     """
     convex, some, concave = _bends(x0, dist, bins)
     column, x0 = eps[:, None], x0[:, None]

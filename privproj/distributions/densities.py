@@ -3,7 +3,7 @@
 The densities are those of ``y = ln X``, where ``X`` is the squared sensitivity over the noise variance.
 :mod:`privproj.distributions.tabulated` integrates them.
 
-:class:`ProjectedEnergy` is for M1 with a known projection matrix ``M`` and one direction ``u``:
+:class:`ProjectedEnergy` is for M1 with a known projection matrix ``M`` and a difference along one unit vector ``u``:
 ``X = |M u|^2 = U (U + Y) / r^2``, where ``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent (C7).
 
 :class:`SecretShift` is for a vector release of M1 whose projection stays secret (C8). Let the unit vectors ``v`` and
@@ -14,7 +14,8 @@ is ``S (c + xi)`` with ``xi ~ N(0, 1)`` and
     S = (g/r) sin(2 eta) / (sigma tau),   c = r sqrt(sigma^2 + (g/r) sin^2(eta)) / cos(eta),   tau^2 = sigma^2 + g/r.
 
 The absolute value of this difference increases with ``s`` as long as ``sin(2 eta)`` and ``c`` increase, up to
-``s = sqrt 2``. For larger ``s``, ``sin(2 eta)`` is replaced by 1, which also bounds all smaller distances.
+``s = sqrt 2``. For larger ``s``, ``sin(2 eta)`` is replaced by 1. The result also bounds the difference for every
+smaller distance.
 
 Each density is a trapezoidal sum over a second variable. All functions are analytic and decrease to 0 at both ends, so
 the sum converges geometrically.
@@ -146,9 +147,10 @@ class SecretShift:
     misalignment: float
 
     def parts(self, g: Array) -> tuple[Array, Array]:
-        """Return ``S`` and ``c`` such that the sensitivity over noise is ``S (c + xi)`` (C8).
+        """Return ``S`` and ``c`` such that the normalized sensitivity is ``S (c + xi)`` (C8).
 
-        Given ``g ~ chi2_r / r`` for the rank ``r``, ``xi`` is standard normal.
+        The sensitivity is normalized by the standard deviation of the noise. ``xi`` is standard normal, independent of
+        ``g ~ chi2_r / r`` for the rank ``r``.
         """
         # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta,
         # sin^2 eta = misalignment/2 (C8)
@@ -228,9 +230,9 @@ class SecretShift:
         return _row_sums_exp(log_terms(xi[terms_that_matter(log_terms(xi[::SCAN_STRIDE], 1e-2), len(xi))], 1e-7))
 
     def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
-        """Return the log sensitivity over noise at ``g = e^v``, and its slope in ``v``.
+        """Return ``ln(S (c + xi))`` at ``g = e^v``, and its derivative in ``v``.
 
-        ``g`` and the standard normal ``xi`` are the two random variables of :meth:`parts`.
+        :meth:`parts` defines ``S``, ``c``, ``g`` and ``xi``.
         """
         sine2, share = 0.5 * self.misalignment, np.exp(np.clip(v, -60.0, 60.0)) / self.rank
         scale, c = self.parts(share * self.rank)

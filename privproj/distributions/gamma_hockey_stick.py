@@ -81,7 +81,7 @@ def gauss_error(count: int, ellipse: Array | float) -> Array | float:
     """Return a bound of the error of the Gauss rule with ``count`` nodes on [0, 1].
 
     The modulus of the integrand is at most 1 on a complex ellipse with its foci at the ends of the interval.
-    ``ellipse`` is the sum of its semi-axes over half the interval (C20).
+    ``ellipse`` is the sum of its semi-axes divided by half the length of the interval (C20).
     """
     # 2.1 rho^-2n / (1 - rho^-2) (C20, Gauss rules)
     return 2.1 * ellipse ** (-2.0 * count) / (1.0 - ellipse**-2.0)
@@ -95,7 +95,8 @@ def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | flo
         sign: 1 for the upper tail, -1 for the lower tail.
         w: The argument of the ratio.
         y: The variable of integration, or its real part.
-        turn: The cosine of the imaginary part of the variable of integration. The result is the real part.
+        turn: The cosine of the imaginary part of the variable of integration. The result is the real part of the
+            log.
     """
     # The integrand is exp(-k (D(w +- y) - D(w))).
     # k (+-y - e^w (e^(+-y) turn - 1)) = -k (D(w +- y) - D(w)) at turn = 1
@@ -103,7 +104,10 @@ def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | flo
 
 
 def _cut_off_place(k: float, sign: float, w: Array) -> Array:
-    """Return approximately where the integral of a Mills ratio of ``Gamma(k)`` is truncated."""
+    """Return approximately the ``y`` at which the integral of a Mills ratio is truncated.
+
+    ``y`` is the variable of integration, and ``w`` is the argument of the ratio.
+    """
     top = np.maximum(-sign * w, 0.0)
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
@@ -201,7 +205,7 @@ class _Polynomials:
         return total
 
     def slant(self, panel: NDArray[np.intp], w: Array, end: Array) -> Array:
-        """Return the difference quotients between ``w`` and ``end`` of the indexed polynomials."""
+        """Return ``(p(w) - p(end)) / (w - end)`` for the polynomials ``p`` with the indices ``panel``."""
         middle, half = self.middle[panel], self.half[panel]
         y, z = (w - middle) / half, (end - middle) / half
         total = self.coefficients[-1].take(panel)
@@ -305,10 +309,10 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
 def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Array, Array]:
     """Return two quotients for each panel that bound the error of a tabulated Mills ratio (C20).
 
-    * the largest over the smallest value on the panel;
-    * a bound on a complex ellipse around the panel over the smallest value on the panel.
+    * the largest value on the panel, divided by the smallest value on the panel;
+    * a bound of the values on a complex ellipse around the panel, divided by the smallest value on the panel.
 
-    Each is the larger one of the quotients for the ratio and for its slope.
+    Each quotient is computed for the ratio and for its slope, and the larger one is returned.
     """
     near, far = (low, high) if sign > 0.0 else (high, low)
     half = 0.5 * (high - low)
@@ -345,7 +349,10 @@ class GammaGain:
     error: float
 
     def drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
-        """Return the absolute change of a Mills ratio over the distance ``x`` from ``w`` outward."""
+        """Return the absolute change of a Mills ratio from ``w`` to ``w + x`` or ``w - x``.
+
+        The end is ``w + x`` for the table ``above`` and ``w - x`` for the table ``below``.
+        """
         sign = 1.0 if table is self.above else -1.0
         slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
         drops, wide = np.empty_like(w), ~slim
@@ -463,7 +470,7 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
 def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
-    """Return :func:`_log_panel_integral` by a sum over layers that widen from ``place`` on."""
+    """Return :func:`_log_panel_integral` by a sum over parts that widen away from ``place``."""
     # the gain's exponent rises by 30 nats over the first layer
     layer, parts = 30.0 / (k * rate), []
     while np.any(low < high):

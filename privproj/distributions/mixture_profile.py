@@ -58,12 +58,12 @@ LOWER_END_REFINEMENT = 2
 def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer: int = 1) -> PrivacyProfile:
     """Return the privacy profile if neighboring sums differ by a matrix of rank one (C4).
 
-    The profile is valid in the add and remove directions, if the functions of ``dist`` are valid.
+    The profile is valid in the add and remove directions, if the methods of ``dist`` return valid values.
 
     Args:
         dist: The distribution of the squared sensitivity over the noise variance, for the largest allowed difference.
-        finer: A factor for the number of bins and of evaluations in a composition. A larger factor makes the
-            composition tighter and slower.
+        finer: A factor that multiplies the number of bins, and the number of epsilons at which a composition evaluates
+            the profile. A larger factor makes the composition tighter and slower.
     """
     # delta(eps) = E[h(X)] (module docstring)
     table, resolution = _table_of_bins(lambda: (dist.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
@@ -76,9 +76,9 @@ def rank_one_profile(dist: SensitivityDistribution | BetaGammaSensitivity, finer
 def any_rank_profile(dist: SensitivityDistribution | BetaGammaSensitivity) -> PrivacyProfile:
     """Return the privacy profile if neighboring sums differ by a matrix of any rank (C5).
 
-    The profile is valid in the add and remove directions, if the functions of ``dist`` are valid. ``dist`` is the
-    distribution of the squared sensitivity over the noise variance, for a difference of rank one of the largest allowed
-    norm.
+    The profile is valid in the add and remove directions, if the methods of ``dist`` return valid values. ``dist`` is
+    the distribution of the squared sensitivity over the noise variance, for a difference that has rank one and the
+    largest allowed norm.
     """
     # delta(eps) = min_p E[g_p(X)] (module docstring)
     table = _table_of_bins(lambda: (dist.bins(),), of_any_rank=True)
@@ -92,8 +92,8 @@ def any_rank_profile_of_bins(dists: "tuple[Bins, ...]", below: "tuple[Bins, ...]
     """Return the privacy profile for a difference of any rank, from binned distributions.
 
     Args:
-        dists: The distribution of the squared sensitivity of each layer under a joint clipping norm, or that of the sum
-            over all layers.
+        dists: The distribution of the squared sensitivity of each layer under a joint clipping norm, or one
+            distribution of the sum over all layers.
         below: Distributions for the lower bounds, if ``dists`` give upper bounds only (C28).
     """
     # delta(eps) = min_p max_l E[g_p(X_l)] for the layers l (C5, C6)
@@ -117,8 +117,8 @@ def _table_of_bins(
     """Return functions for lower and upper bounds of delta, from binned distributions.
 
     Args:
-        dists: Returns the distributions of the squared sensitivity. A difference of rank one has one distribution.
-        below: Returns the distributions for lower bounds (None: those of ``dists``).
+        dists: A function that returns distributions of the squared sensitivity; for rank one it returns one.
+        below: A function that returns the distributions for lower bounds. None means ``dists``.
         of_any_rank: True for a difference of any rank, False for rank one.
     """
 
@@ -161,7 +161,8 @@ def _profile_of_table(table: TwoSidedTable) -> PrivacyProfile:
 def log_any_rank_profile(eps: float, dist: SensitivityDistribution) -> Enclosure:
     """Return bounds of ``ln delta`` if neighboring sums differ by a matrix of any rank (C5).
 
-    ``dist`` is the distribution of the squared sensitivity. The bounds are as accurate as its functions.
+    ``dist`` is the distribution of the squared sensitivity. The bounds are valid if its methods return valid
+    values.
     """
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if dist.supremum <= inflection(eps):
@@ -213,7 +214,7 @@ def _is_cut_beyond_doubles(eps: float, dist: SensitivityDistribution) -> bool:
 
 @lru_cache(maxsize=8)
 def _last_resolved_sensitivity(dist: SensitivityDistribution) -> float:
-    """Return approximately the squared sensitivity with the least tail that ``dist`` resolves.
+    """Return approximately the largest squared sensitivity whose tail ``dist`` resolves.
 
     The result is ``inf`` if it is unknown.
     """

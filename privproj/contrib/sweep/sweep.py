@@ -268,8 +268,8 @@ def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
 def _text_cells_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
     """Return the text cells of a table row, in the order of :data:`TEXTS`.
 
-    ``shape`` is the index of the row's phase in ``read.phases``. ``small`` means a computed delta below 1e-300, and
-    ``is_large`` a delta of at least one over the dataset size.
+    ``shape`` is the index in ``read.phases`` of the phase of the row. ``small`` is True if a computed delta is below
+    1e-300. ``is_large`` is True if delta is at least ``1/N`` for the dataset size ``N``.
     """
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]
