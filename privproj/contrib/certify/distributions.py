@@ -53,23 +53,23 @@ class BallDistribution(ABC):
 
     @abstractmethod
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``ln E`` at ``E = odds``, for the variable ``cut E/(1 + E)``.
+        """Return the density of ``ln E`` at ``E = odds``, where ``U = cut E/(1 + E)``.
 
-        The density integrates to ``P(U <= cut)`` for the Beta or gamma variable ``U``.
+        ``U`` is the Beta or gamma variable. The integral of the density is ``P(U <= cut)``.
         """
 
     @abstractmethod
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return an upper bound of the trapezoidal sum of :meth:`density` above ``odds`` (C21)."""
+        """Return an upper bound of the trapezoidal sum of :meth:`density` over ``E > odds`` (C21)."""
 
     @abstractmethod
     def tail(self, u: arb) -> arb:
         """Return a ball that contains ``P(U > u)`` for the Beta or Gamma variable ``U``."""
 
     def last_cut(self, eps: arb) -> tuple[arb, arb]:
-        """Return a truncation point of ``U``, and a ball around the mean delta beyond it.
+        """Return a truncation point ``c`` of ``U``, and a ball around ``E[h(X); U > c]``.
 
-        The mean is that of the Gaussian delta over the random sensitivity, which is a function of ``U``.
+        ``h(X)`` is the Gaussian delta at the random ``X = (sensitivity / noise std)^2``.
         """
         if self.inverse:
             cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
@@ -82,7 +82,7 @@ class BallDistribution(ABC):
         return cut, self.tail(cut) * gaussian.delta(eps, (self.scale * cut).sqrt()).union(arb(1))
 
     def below(self, odds: arb, cut: arb) -> arb:
-        """Return an upper bound of the trapezoidal sum of :meth:`density` below ``odds`` (C21)."""
+        """Return an upper bound of the trapezoidal sum of :meth:`density` over ``E < odds`` (C21)."""
         # (c E)^a / (a Beta(a, b)), or with Gamma(a)
         return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a
 
@@ -97,8 +97,8 @@ class BallDistribution(ABC):
     def expected_delta(self, eps: arb, cut: arb | None = None, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
         """Return a ball around the Gaussian delta averaged over the random sensitivity (C4).
 
-        If a ``cut`` is given, the average is restricted to ``U <= cut``. ``goal`` is the desired relative accuracy, in
-        bits, of the average plus ``addend``. This accuracy is not guaranteed.
+        If a ``cut`` is given, the average is restricted to ``U <= cut``. The caller adds ``addend`` to the result.
+        ``goal`` is the desired relative accuracy of this sum, in bits, which is not guaranteed.
         """
         if cut is None:
             cut, beyond = self.last_cut(eps)
@@ -106,7 +106,7 @@ class BallDistribution(ABC):
         return self.line(eps, cut).integral(addend, goal)
 
     def line(self, eps: arb, c: arb) -> Line:
-        """Return the integrand of the average Gaussian delta for a variable ``U <= c``."""
+        """Return the integrand of the Gaussian delta averaged over ``U <= c``."""
         size = self.scale / c if self.inverse else self.scale * c
         highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
 
@@ -166,14 +166,14 @@ class BallBetaDistribution(BallDistribution):
         return (self.a * u.log() + self.b * rest.log() - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``ln E`` at ``E = odds``, for a Beta variable ``cut E/(1 + E)``."""
+        """Return the density of ``ln E`` at ``E = odds``, where ``cut E/(1 + E)`` is a Beta variable."""
         # k(u) / (1 + (1-c) E) at u = c E/(1 + E), where k is the weight;
         # 1 - u = (1 + (1-c) E)/(1 + E)
         lifted = 1 + (1 - cut) * odds
         return self.weight(cut * odds / (1 + odds), lifted / (1 + odds)) / lifted
 
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return an upper bound of the trapezoidal sum of :meth:`density` above ``odds`` (C21)."""
+        """Return an upper bound of the trapezoidal sum of :meth:`density` over ``E > odds`` (C21)."""
         # The sum over all later nodes of the density times the step is at most c^a (1-u)^(b-m) E^-m / (m Beta(a, b)),
         # where u = c E/(1 + E) and m = min(b, 1).
         least, rest = self.b.min(arb(1)), (1 + (1 - cut) * odds) / (1 + odds)
@@ -183,7 +183,7 @@ class BallBetaDistribution(BallDistribution):
         """Return a ball that contains ``P(U > u)`` for ``U ~ Beta(a, b)``.
 
         Raises:
-            PrecisionError: The ball ``u`` does not exclude 1.
+            PrecisionError: ``u`` may be 1 or above.
         """
         if not u < 1:
             raise PrecisionError(
@@ -211,12 +211,12 @@ class BallGammaDistribution(BallDistribution):
         return (self.a * u.log() - u - self.log_norm).exp()
 
     def density(self, odds: arb, cut: arb) -> arb:
-        """Return the density of ``ln E`` at ``E = odds``, for a gamma variable ``cut E/(1 + E)``."""
+        """Return the density of ``ln E`` at ``E = odds``, where ``cut E/(1 + E)`` is a gamma variable."""
         # k(u) / (1 + E) at u = c E/(1 + E), where k is the weight
         return self.weight(cut * odds / (1 + odds), arb(0)) / (1 + odds)
 
     def above(self, odds: arb, cut: arb) -> arb:
-        """Return an upper bound of the trapezoidal sum of :meth:`density` above ``odds`` (C21)."""
+        """Return an upper bound of the trapezoidal sum of :meth:`density` over ``E > odds`` (C21)."""
         # The sum over all later nodes of the density times the step is at most c^a e^-u / (E Gamma(a)), where u = c
         # E/(1 + E).
         return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds

@@ -91,10 +91,9 @@ class NearbyValues:
         return upper(self.k, z) if near is None else near[0].above - near[1]
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
-        """Return the nearest Taylor expansion, and the probability from its center to ``z``.
+        """Return the Taylor expansion nearest to ``z``, and ``P(z) - P(place)`` for its point ``place``.
 
-        The expansion is that of the distribution function of ``Gamma(k)``. The result is None if it is not accurate
-        enough.
+        ``P`` is the distribution function of ``Gamma(k)``. The result is None if no expansion is accurate at ``z``.
         """
         # Far from k, and for small k, no Taylor series is used.
         place = float(z.mid())

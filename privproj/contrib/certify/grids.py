@@ -1,8 +1,8 @@
 """Choose the grids with which certificates compose runs, in floating point.
 
-Every grid is sound, and a good grid gives a narrow enclosure. The point ``j step`` of a grid of privacy losses is
-called the cell ``j``. The knots are the cells at which profiles are evaluated. The window has the cells on which the
-distribution of the sum of losses is computed.
+Every grid is sound, and a good grid gives a narrow enclosure. The privacy loss ``j step``, for an integer ``j``, is the
+cell ``j`` of a grid. The knots are the cells at which profiles are evaluated. The window has the cells on which the
+distribution of the loss of the whole run is computed.
 """
 
 import math
@@ -94,8 +94,8 @@ def _place_knots(
 ) -> Cells:
     """Return the cells of a loss grid at which the profile of a phase is evaluated.
 
-    ``largest`` has the smallest and the largest loss, or nothing if losses are unbounded. ``log_share`` is the log of
-    delta over the number of releases.
+    ``largest`` has the smallest and the largest loss; it is empty if losses are unbounded. ``log_share`` is
+    ``ln(delta/n)`` for ``n`` releases.
     """
     # Up to 96 knots per standard deviation of the loss, fewer beyond the core (CoarseDescription.knots)
     cells = _thin_tails(shape.knots(step, fineness * 96.0), shape, step, log_share)
@@ -110,9 +110,9 @@ def _place_knots(
 
 
 def _thin_tails(cells: Cells, shape: CoarseDescription, step: float, log_share: float) -> Cells:
-    """Remove cells of a loss grid in the tails of the loss distribution.
+    """Remove some cells of a loss grid in the tails of the loss distribution.
 
-    ``log_share`` is the log of delta over the number of releases.
+    ``log_share`` is ``ln(delta/n)`` for ``n`` releases.
     """
     # A chord over s decay lengths is about E s^2/8 too high. In the other direction the excess is E(t)/t.
     losses = cells * step

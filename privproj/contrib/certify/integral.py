@@ -43,8 +43,8 @@ class Line(NamedTuple):
     def integral(self, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
         """Return a ball that contains the integral of the integrand over the real line.
 
-        ``goal`` is the desired relative accuracy, in bits, of the integral plus ``addend``. This accuracy is not
-        guaranteed.
+        The caller adds ``addend`` to the integral. ``goal`` is the desired relative accuracy of this sum, in bits,
+        which is not guaranteed.
         """
         nats = FIRST_NATS
         while True:
@@ -59,7 +59,7 @@ class Line(NamedTuple):
     def sum_nodes(self, nats: float) -> tuple[arb, arb]:
         """Return the trapezoidal sum of the integrand, and a bound of its error (C21).
 
-        The error is about ``e^-nats`` relative to the scale ``highest`` of the integrand.
+        The error is about ``e^-nats`` times the attribute ``highest``.
         """
         angle, most = self.strip(nats)
         floor = log_of_upper_end(self.highest) - nats

@@ -2,7 +2,8 @@
 
 There is one class for each bound. ``z`` is the noise multiplier, ``mu = 1/z``, and ``h_eps(x)`` is the Gaussian delta
 at ``x = (sensitivity / noise std)^2``. A bound may have free parameters, whose values are called a witness. Every
-admissible witness proves a bound, so it is chosen in floating point, and again when a certificate is checked.
+admissible witness proves a bound, so a witness is chosen in floating point. When a certificate is checked, a new
+witness is chosen.
 """
 
 import math
@@ -44,7 +45,7 @@ class BallProfile:
     def ends(self, eps: arb) -> tuple[arb, arb]:
         """Return a lower and an upper bound of the privacy profile at ``eps``.
 
-        An unknown lower bound is 0.
+        The lower bound is 0 if no better one is known.
         """
         ball = self.delta(eps, {})
         return ball.lower(), ball.upper()
@@ -65,16 +66,16 @@ class BallGaussianProfile(BallProfile):
 class BallBetaTail(BallProfile):
     """The Beta-tail bound on the delta of M2, for a difference of rank ``k`` (C16).
 
-    The free parameter ``tau`` limits the fraction of the squared norm of the difference that the projection keeps. The
-    Gaussian term of the bound is the Gaussian delta if ``sharp``, and otherwise ``P(|L| > eps)`` for the privacy loss
-    ``L``.
+    A projection keeps a random fraction of the squared norm of the difference. One term of the bound is for fractions
+    above the free parameter ``tau``. The other term is for the fraction ``tau``: the Gaussian delta if ``sharp``, and
+    otherwise ``P(|L| > eps)`` for the Gaussian privacy loss ``L``.
     """
 
     def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
         self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
 
     def witness(self, eps: float) -> Witness:
-        """Return the ``tau`` in (0, 1] of the smallest bound, computed in floating point."""
+        """Return the ``tau`` in (0, 1] at which the bound is smallest, computed in floating point."""
         from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_delta
 
         if self.dim == self.rank or (eps == 0.0 and not self.sharp):
@@ -121,7 +122,7 @@ class BallMean(BallProfile):
 
 
 class BallRandomSensitivity(BallMean):
-    """The privacy profile for a difference of rank one between neighboring sums (C4).
+    """The privacy profile of M2 or a public sketch if neighboring sums differ by rank one (C4).
 
     ``shape`` is the pair of dimension and rank for M2, and the rank for a public sketch.
     """
@@ -147,14 +148,14 @@ class BallRandomSensitivity(BallMean):
 class BallAnyRank(BallRandomSensitivity):
     """The bound on delta for a difference of any rank between neighboring sums (C5).
 
-    The free parameter is the point at which a tangent touches the Gaussian delta, as a function of
-    ``x = (sensitivity / noise std)^2``. The point must be at least the inflection point of this function.
+    The Gaussian delta is a function of ``x = (sensitivity / noise std)^2``. The free parameter is the ``x`` at which a
+    tangent touches this function; it must not be below the inflection point.
     """
 
     def witness(self, eps: float) -> Witness:
-        """Return the tangent point of the smallest bound, computed in floating point.
+        """Return the tangent point at which the bound is smallest, computed in floating point.
 
-        The result is empty if a difference of rank one is the worst case.
+        The result is empty if a difference of rank one between neighboring sums is the worst case.
         """
         from privproj.distributions.beta_gamma_kernels import inflection
         from privproj.distributions.mixture_profile import best_tangent
@@ -175,7 +176,7 @@ class BallAnyRank(BallRandomSensitivity):
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return a ball that contains the bound at the tangent point in ``witness``.
 
-        If ``witness`` is empty, a difference of rank one must be the worst case.
+        If ``witness`` is empty, a difference of rank one between neighboring sums must be the worst case.
 
         Raises:
             PrecisionError: The tangent point is not admissible.
@@ -185,7 +186,7 @@ class BallAnyRank(BallRandomSensitivity):
         return self._enclose(eps, arb(witness["tangent"]))[1] if witness else super().delta(eps, witness)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return a lower and an upper bound of the any-rank bound at its best tangent point."""
+        """Return numbers below and above the bound for a difference of any rank."""
         if self._is_convex(eps):
             return super().ends(eps)
         with ctx.workprec(EVALUATION_BITS):
@@ -194,17 +195,17 @@ class BallAnyRank(BallRandomSensitivity):
             return lower.lower(), upper.upper()
 
     def _is_convex(self, eps: arb) -> bool:
-        """Return whether the Gaussian delta is convex on the range of squared sensitivities.
+        """Return whether the Gaussian delta is convex at all possible (sensitivity / noise std)^2.
 
-        If so, a difference of rank one is the worst case.
+        If so, a difference of rank one between neighboring sums is the worst case.
         """
         most = self.distribution().supremum
         return most is not None and bool(most <= gaussian.inflection(eps))
 
     def _enclose(self, eps: arb, p: arb, goal: int = GOAL_BITS) -> tuple[arb, arb]:
-        """Return balls around a lower and an upper bound of the any-rank bound (C5).
+        """Return balls around numbers below and above the bound for a difference of any rank (C5).
 
-        The any-rank bound is a minimum over tangent points, and ``p`` is one of these points.
+        This bound is a minimum over tangent points. The number above it is computed at the tangent point ``p``.
 
         Raises:
             PrecisionError: ``p`` may be below the inflection point of the Gaussian delta.
@@ -278,7 +279,7 @@ class BallSecretSketch(BallProfile):
         self.rank, self.gamma_ratio = rank, gamma_ratio
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return a ball around the larger delta of both directions; ``witness`` is empty."""
+        """Return a ball around the larger of the deltas in the add and remove directions; ``witness`` is empty."""
         # One term for each direction: F is the distribution function of chi2_r, r the rank, and nu = 1/gamma_ratio.
         nu, half = 1 / arb(self.gamma_ratio), arb(self.rank) / 2
         log_size, growth = self.rank * (1 + nu).log(), eps.exp()

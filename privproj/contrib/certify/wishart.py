@@ -1,6 +1,6 @@
 """Enclose the exact profile of the vector Wishart mechanism in balls (C9, C10).
 
-The release ``Y`` is a unit vector times a Wishart matrix in ``d`` dimensions with ``r`` degrees of freedom. ``v`` and
+The release is ``Y = M v``, where ``M`` is a Wishart matrix in ``d`` dimensions with ``r`` degrees of freedom. ``v`` and
 ``v'`` are neighboring unit vectors, ``rho = v . v'`` is their cosine, and ``m = 1 - rho`` is their misalignment. Delta
 at ``eps`` is an integral over the ratio ``A = (v' . Y) / (v . Y)``, written in ``x = |ln A|`` and ``E = e^x - 1``:
 
@@ -8,8 +8,8 @@ at ``eps`` is an integral over the ratio ``A = (v' . Y) / (v . Y)``, written in 
     g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x),   U2 = (a x + eps)/(e^x - 1);    1 - e^(eps - (r-1)x) if U2 <= 0
     g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x),  U1 = (a x - eps)/(1 - e^-x);   0 if U1 <= 0
 
-``g_-`` belongs to ``A < 1`` and ``g_+`` to ``A > 1``; both increase from 0 to at most 1. ``P`` and ``Q`` are the
-regularized incomplete gamma functions. The constants are ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2`` and
+``g_-`` belongs to ``A < 1`` and ``g_+`` to ``A > 1``. Both functions increase in ``x``, from 0 to at most 1. ``P`` and
+``Q`` are the regularized incomplete gamma functions. The constants are ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2`` and
 ``K = (1 - rho^2)^(r/2) Gamma((r+1)/2) / (Gamma(r/2) sqrt(pi))``.
 """
 
@@ -68,22 +68,22 @@ class _RatioPair:
         return total + self.line(1, arb(0), x.expm1(), bend=1).integral(total, self.goal)
 
     def beyond(self, away: arb) -> arb:
-        """Return the probability that the ratio exceeds the cosine of the vectors by ``|away|``."""
+        """Return the probability of ``(v' . Y) / (v . Y) > v . v' + |away|`` for a release ``Y``."""
         # P(A > rho + |away|) = P(A < rho - |away|)
         # I_u(r/2, 1/2)/2, u = (1 - rho^2)/(1 - rho^2 + away^2)
         u = self.sine_squared / (self.sine_squared + away * away)
         return u.beta_lower(arb(self.r) / 2, arb(1) / 2, regularized=True) / 2
 
     def below(self, away: arb) -> arb:
-        """Return the probability that the ratio is below the cosine of the vectors plus ``away``."""
+        """Return the probability of ``(v' . Y) / (v . Y) < v . v' + away`` for a release ``Y``."""
         beyond = self.beyond(away)
         return beyond if away <= 0 else 1 - beyond if away > 0 else beyond.union(1 - beyond)
 
     def line(self, sign: int, least: arb, scale: arb, bend: int = 0) -> Line:
-        """Return the part of delta with a ratio below or above 1 as an integral over the line.
+        """Return the integrand of delta for ratios ``A`` below 1 (``sign`` 1) or above 1 (``sign`` -1).
 
-        ``sign`` is 1 for ratios below 1, and -1 for ratios above 1. If ``bend`` is 0, the variable of integration runs
-        from ``least`` to infinity. If ``bend`` is 1 and ``least`` is 0, it runs from 0 to ``scale``.
+        If ``bend`` is 0, the integral over ``E`` runs from ``least`` to infinity, and does not depend on ``scale``. If
+        ``bend`` is 1 and ``least`` is 0, the integral runs from 0 to ``scale``.
         """
 
         # E = (least + scale G)/(1 + bend G), where G = e^s for real s
@@ -113,9 +113,10 @@ class _RatioPair:
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
         """Return the half width of a strip around the real line, and a bound ``M`` (C21).
 
-        ``M`` bounds the integral of the absolute value of the integrand on every line in the strip.
+        On every line in the strip, the integral of ``|F|`` is at most ``M``, where ``F`` is the integrand. ``nats`` is
+        about ``ln(M/2)``.
         """
-        # turns = 1 + bend; ln(M/2) is about nats.
+        # turns = 1 + bend
         power = arb(turns * (self.r + 1)) / 2
         angle = min(WIDEST_STRIP / turns, math.sqrt(2.0 * nats / float(turns**2 * self.k + power)))
         # M = 2 cos(turns angle)^-k cos(angle)^-(turns (r+1)/2)
@@ -126,18 +127,19 @@ class _RatioPair:
         return 2 * self.m * (1 + grown) + grown * grown
 
     def density(self, sign: int, least: arb, most: arb) -> arb:
-        """Return an upper bound of the density of the integration variable between two points.
+        """Return an upper bound of the density of ``E`` between ``least`` and ``most``.
 
-        If the points are equal, the result is the density there.
+        The ratio ``A`` is ``1/(1 + E)`` if ``sign`` is 1, and ``1 + E`` if ``sign`` is -1. If ``least`` equals
+        ``most``, the result is the density.
         """
         # K (2m + 2m E + E^2)^-(r+1)/2, times (1 + E)^(r-1) below A = 1
         rise = (self.r - 1) * most.log1p() if sign > 0 else 0
         return (self.log_front + rise - self.spread(least).log() * (self.r + 1) / 2).exp()
 
     def gain(self, sign: int, grown: arb) -> arb:
-        """Return a factor of the integrand of delta, which is a difference of two gamma tails.
+        """Return a ball around ``g_-`` (``sign`` 1) or ``g_+`` (``sign`` -1) at ``E = grown``.
 
-        ``sign`` is 1 for ratios below 1, and -1 for ratios above 1. ``grown`` is the variable of integration.
+        These functions are differences of gamma tails, and factors of the integrand of delta.
         """
         # g_- for sign = 1, and g_+ for sign = -1:
         # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/E

@@ -430,9 +430,9 @@ def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
 
 
 def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
-    """Return phases with bounds that one accountant of dp-accounting supports.
+    """Return the phases, with Renyi bounds if the PLD accountant does not support all phases.
 
-    If some phase has no privacy loss distribution, all phases that are not events get Renyi bounds.
+    Phases that are events are never changed.
 
     Raises:
         UnsupportedError: No accountant supports these events and phases together under their relation.
@@ -478,7 +478,7 @@ def event_of(phase: Phase) -> dp_event.DpEvent:
 
 
 def _leaves_of(phase: Phase) -> list[Leaf]:
-    """Return the dp-accounting events of a phase with repetitions; may be empty."""
+    """Return the dp-accounting events of a phase, with repetitions; empty for a mechanism of privproj."""
     data = vars(phase.mechanism).get("text")
     return [] if data is None else list(leaves_of(event_from(json.loads(data)), phase.run.steps))
 
@@ -498,9 +498,9 @@ def _check_scales(phases: Sequence[Phase]) -> None:
 
 
 def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
-    """Name an event or bound of a phase without PLD, and one without a Renyi curve.
+    """Return which part of a phase has no PLD, and which part has no Renyi curve.
 
-    A name is empty if the phase has no such event or bound.
+    Each result is the name of an event or bound, or empty if there is no such part.
 
     Raises:
         UnsupportedError: An event has no privacy loss distribution and no Renyi curve.

@@ -29,7 +29,7 @@ class Event(Mechanism):
     :func:`event_from_data` builds and checks it.
 
     Attributes:
-        text: The event as JSON in a canonical form, so that equal events are equal.
+        text: The event as JSON. Events with equal text are equal.
     """
 
     text: str
@@ -66,7 +66,7 @@ class _EventPhase(Phase):
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements of the run, including the scale of the noise under replace."""
+        """The requirements of the run. Under replace, one of them defines the noise multiplier."""
         replaces = self.run.relation is NeighboringRelation.REPLACE
         over_clip = replaces and '"noise_multiplier"' in vars(self.mechanism)["text"]
         return (*super().run_requirements, *((Requirement.NOISE_OVER_CLIP,) if over_clip else ()))
@@ -81,7 +81,7 @@ class _EventPhase(Phase):
 
 @lru_cache(maxsize=64)
 def _bound_of(kind: str) -> Bound:
-    """Return the ``Bound`` that stands for dp-accounting's analysis of an event class."""
+    """Return a ``Bound`` for events of the class ``kind``, which dp-accounting analyzes."""
     from importlib.metadata import version
 
     return Bound(
@@ -126,11 +126,11 @@ def event_text(data: dict[str, Any]) -> str:
 def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str | None = None) -> Phase:
     """Return a phase of a schedule from an event of dp-accounting.
 
-    dp-accounting composes a run with such a phase. The rounding error of dp-accounting is measured, not proved. Noise
-    multipliers in the event are the noise over the clipping norm, as in dp-accounting.
+    dp-accounting composes a run with such a phase. The rounding error of dp-accounting is measured, not proved. A noise
+    multiplier in the event is the standard deviation of the noise divided by the clipping norm.
 
     Args:
-        event: The event, an object of dp-accounting or plain data with its ``type``.
+        event: An event object of dp-accounting, or a dictionary of its class name (``type``) and parameters.
         name: The name of the phase in results and messages.
         steps: The number of repetitions of the event, from 1 to 1e9.
         relation: The neighboring relation, "add-remove", "zero-out" or "replace"; add-remove by default.

@@ -58,7 +58,7 @@ class PldCurve:
         return Enclosure(-math.inf, math.log(min(1.0, max(delta, self.floor))))
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an upper bound of epsilon at the natural logarithm of a delta.
+        """Return an upper bound of epsilon at the delta ``e^log_delta``.
 
         Raises:
             PrecisionError: Delta is below :attr:`floor`, or the losses overflow.
@@ -78,7 +78,7 @@ class PldCurve:
 def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -> float:
     """Return the default grid step of the privacy loss, in nats; any step is sound.
 
-    ``shapes`` are the releases of a run. The step exceeds ``most`` only if the grid would be too large.
+    ``shapes`` describe the releases of a run. The step exceeds ``most`` only if the grid would be too large.
     """
     step = min([most, *(shape.deviation / GRID_POINTS_PER_DEVIATION for shape in shapes)])
     for shape in shapes:
@@ -91,9 +91,9 @@ def default_grid_step(shapes: list[CoarseDescription], most: float = math.inf) -
 def compose(parts: list[Part], step: float) -> PldCurve:
     """Return the privacy curve of a run from the loss distributions of its releases.
 
-    Each part is a privacy loss distribution, on one grid with this ``step`` in nats, and its number of releases. If all
-    distributions dominate their releases, the curve is an upper bound up to a rounding error that is measured, not
-    proved (C2: domination composes, C18: pairs on a grid).
+    Each part is a privacy loss distribution and its number of releases. All distributions are on one grid, whose
+    ``step`` is in nats. If all distributions dominate their releases, the curve is an upper bound up to a rounding
+    error that is measured, not proved (C2: domination composes, C18: pairs on a grid).
 
     Raises:
         PrecisionError: The grid has more than :data:`MOST_GRID_CELLS` cells.

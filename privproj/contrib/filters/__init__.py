@@ -1,4 +1,4 @@
-"""Account by privacy filters for plans whose parameters depend on earlier outputs."""
+"""Enforce privacy budgets for plans whose parameters depend on earlier outputs."""
 
 from privproj.lazy import lazy_names
 

@@ -52,8 +52,8 @@ HOPELESS = 1e4  # nats; score of an order that leaves no budget, above the score
 def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
     """Return a phase with the bound that a filter uses, and the cost of one release.
 
-    The cost is the Renyi divergence at ``order``. If ``order`` is None, it is the squared sensitivity over noise. Costs
-    are rounded up.
+    The cost is the Renyi divergence at ``order``. If ``order`` is None, the cost is ``mu^2``, where ``mu`` is the
+    sensitivity divided by the noise standard deviation. Costs are rounded up.
 
     Raises:
         UnsupportedError: The cost is unknown or infinite; or ``order`` is None and the release is not Gaussian noise on
@@ -154,7 +154,8 @@ class Filter:
     release. A filter with an order enforces ``sum_t D_t(alpha) <= B``, where ``D_t(alpha)`` is the Renyi divergence of
     release ``t`` at one fixed order ``alpha``. Then all releases together are ``(alpha, B)``-RDP (Feldman, Zrnic 2021,
     arXiv 2008.11193; claim C35). A filter without an order enforces ``sum_t mu_t^2 <= B`` for Gaussian noise on the
-    whole dataset, where ``mu_t`` is the sensitivity over the noise (Smith, Thakurta 2022, arXiv 2210.17520).
+    whole dataset, where ``mu_t`` is the sensitivity divided by the noise standard deviation (Smith, Thakurta 2022,
+    arXiv 2210.17520).
 
     Call :meth:`spend` before each release. This method counts the release, or rejects it and changes nothing. Threads
     may share a filter. A filter cannot be copied or pickled, because each copy could spend the whole budget. To store a
@@ -165,7 +166,8 @@ class Filter:
         delta: The target delta, above 0 and below 1.
         order: The order ``alpha``, from 1.001 to 1e6, or None for Gaussian noise on the whole dataset. Sampled releases
             are counted at the next integer order. :meth:`for_releases` chooses an order for a plan.
-        budget: ``B``, above 0 and at most 1e9, in nats at the order, or a sum of ``mu^2`` without one.
+        budget: ``B``, above 0 and at most 1e9. With an order, the unit is nats; without one, ``B`` limits a sum of
+            ``mu_t^2``.
         relation: The neighboring relation of all releases.
         group_size: The number of records of one user, the same for all releases.
 
@@ -270,8 +272,8 @@ class Filter:
     def spent(self) -> float:
         """The spent part of the budget, rounded up.
 
-        With an order, the unit is nats. Without one, the value is a sum of ``mu^2``, where ``mu`` is the sensitivity
-        over the noise.
+        With an order, the unit is nats. Without an order, the value is a sum of ``mu^2``, where ``mu`` is the
+        sensitivity divided by the noise standard deviation.
         """
         return _round_up(self._spent)
 
@@ -440,7 +442,7 @@ class Filter:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The counted releases as numbered phases, with their numbers of steps."""
+        """The counted releases as phases; equal releases form one phase."""
         counted = enumerate(self._steps.items(), 1)
         return tuple(replace(one.with_run(steps=steps), name=str(i)) for i, (one, steps) in counted)
 
@@ -502,7 +504,7 @@ class _BudgetQuery(Composition):
 
     @property
     def run_requirements(self) -> tuple[str, ...]:
-        """The requirements of the phases, with a fixed budget instead of a fixed schedule."""
+        """The requirements of the phases, but the budget is fixed instead of the schedule."""
         return (
             *(requirement for requirement in super().run_requirements if requirement not in FIXED_SCHEDULES),
             Requirement.FIXED_FILTER,

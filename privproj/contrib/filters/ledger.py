@@ -1,6 +1,6 @@
 """Let a privacy filter enforce the target of a ledger (C35: filters).
 
-A ledger lists the releases of a training run. The target has a Renyi order besides epsilon and delta.
+A ledger lists the releases of a training run. Its target is an epsilon, a delta and a Renyi order.
 """
 
 from typing import Any

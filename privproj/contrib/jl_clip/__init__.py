@@ -1,4 +1,4 @@
-"""Define DP-SGD-JL: clipping by gradient norms that Gaussian probes estimate."""
+"""Define DP-SGD-JL, which clips gradients by estimates of their norms."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class _ProbeRequirement(RequirementText):
 
 @dataclass(frozen=True, kw_only=True)
 class JLClip(NoisyMechanism):
-    """Clipping by norms that Gaussian probes estimate, with Gaussian noise (DP-SGD-JL).
+    """Gaussian noise on gradients that are clipped by estimates of their norms (DP-SGD-JL).
 
     The gradient ``g`` of a record enters the sum as ``g min(1, C/M)``, where ``C`` is the clipping norm. The estimate
     ``M = sqrt(mean of <g, v_j>^2)`` of the norm of ``g`` uses ``probes`` standard Gaussian vectors ``v_j`` (arXiv
