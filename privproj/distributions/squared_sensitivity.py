@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class SensitivityDistribution(Protocol):
     """The interface of a distribution of the squared sensitivity ``X`` over the noise variance.
 
-    ``least_tail`` is the log of the smallest tail ``P(X > x)`` that is resolved, and an upper bound of the log of
-    smaller ones. Functions are valid up to the rounding margins of :mod:`privproj.numerics.interval`.
+    ``least_tail`` is the log of the smallest tail ``P(X > x)`` that is resolved. Functions are valid up to the
+    rounding margins of :mod:`privproj.numerics.interval`.
     """
 
     least_tail: ClassVar[float]  # Log of the smallest tail that is resolved
@@ -106,7 +106,7 @@ class ScaledBeta:
 
     @cached_property
     def constant(self) -> float:
-        """The log density of the logit of ``Beta(a, b)`` at the mean ``a/(a+b)`` of the variable."""
+        """The log density of the logit of ``Beta(a, b)`` at the logit of the mean ``a/(a+b)``."""
         return beta_constant(self.a, self.b)
 
     @cached_property
@@ -126,7 +126,7 @@ class ScaledBeta:
 
     @property
     def rounding(self) -> float:
-        """The relative error of an expectation due to rounding of tails."""
+        """The relative rounding error of an expectation that is computed from Beta tails."""
         return rounding_of_tails(self.a, self.b)
 
     @property

@@ -61,7 +61,7 @@ class LogDensity(Protocol):
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """The range and the peak width of the log squared sensitivity ``(low, high, width)``.
+        """The range of the log squared sensitivity and the width of its peak, ``(low, high, width)``.
 
         The probability below ``low`` is 1e-20, and the probability above ``high`` is far smaller.
         """
@@ -218,9 +218,9 @@ class _TabulatedPanels:
         return value, error / value if value > 0.0 else 0.0
 
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
-        """Return the part of the mean Gaussian delta over some intervals, and its absolute error.
+        """Return the part of the mean Gaussian delta over the intervals of ``piece``.
 
-        The squared sensitivity is ``scale`` times that of ``piece``.
+        The second result is its absolute error. The squared sensitivities are ``scale * piece.x``.
         """
         value = error = 0.0
         for level in range(MOST_LEVELS + 1):
@@ -300,12 +300,12 @@ class TabulatedSensitivity:
         return math.inf
 
     def log_tail(self, x: float) -> float:
-        """Return ``ln P(X > x)`` for the squared sensitivity ``X``, ``-inf`` above the table."""
+        """Return ``ln P(X > x)`` for the squared sensitivity ``X``; ``-inf`` above the tabulated range."""
         tail = self.panels.tails(x / self.scale)[0]
         return math.log(min(tail, 1.0)) if tail > 0.0 else -math.inf
 
     def mean_above(self, x: float) -> float:
-        """Return ``E[X | X > x]`` for the squared sensitivity ``X``, or ``x`` above the table."""
+        """Return ``E[X | X > x]`` for the squared sensitivity ``X``; ``x`` if it is above the tabulated range."""
         mass, moment = self.panels.tails(x / self.scale)
         return max(x, self.scale * moment / mass) if mass > 0.0 else x
 
@@ -349,7 +349,7 @@ def _lagrange(places: Array) -> Array:
 
 
 def terms_that_matter(scanned: Array, count: int) -> slice:
-    """Return the range of the terms that are not negligible in a sum for any row.
+    """Return the range of the terms of a sum that are not negligible in at least one row.
 
     ``scanned`` has the logs of every :data:`SCAN_STRIDE`-th of ``count`` terms, for each row.
     """

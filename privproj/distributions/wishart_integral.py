@@ -9,11 +9,11 @@ integral has three parts: below ``A = 1`` where ``U2`` is positive, below ``A = 
 ``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
 
 On each panel the integral is at least the width times the least ``f`` and ``g``, and at most the width times the
-largest ``f`` and ``g``. The error of a Gauss rule with ``n`` nodes is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths,
-where ``M`` bounds ``|f g|`` on an ellipse around the panel with the size parameter ``rho`` (C20). These bounds
-determine whether a panel is omitted, evaluated or divided, so the result is an enclosure for any choice of panels. The
-first panels are made from narrow pieces, whose integrals are bounded without evaluating ``g``. Panels of many ``eps``
-are evaluated together: the array ``index`` has the number of the epsilon of each panel.
+largest ``f`` and ``g``. The error of a Gauss rule with ``n`` nodes is at most the width times ``2.1 M rho^-2n / (1 -
+rho^-2)``, where ``M`` bounds ``|f g|`` on an ellipse around the panel with the size parameter ``rho`` (C20). These
+bounds determine whether a panel is omitted, evaluated or divided, so the result is an enclosure for any choice of
+panels. The first panels are made from narrow pieces, whose integrals are bounded without evaluating ``g``. Panels of
+many ``eps`` are evaluated together: the array ``index`` has the number of the epsilon of each panel.
 """
 
 import math
@@ -158,8 +158,8 @@ class _IntegralPanels:
 
     * ``index``: the number of the epsilon.
     * ``kind``: the part of the integral, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
-    * ``low``, ``high``: the ends, as distances from 1 below a ratio of 1. Above, they are distances from the ratio at
-      which the Gamma threshold is 0.
+    * ``low``, ``high``: the ends as distances. Ends below 1 are distances from 1. Ends above 1 are distances from the
+      ratio at which the Gamma threshold is 0.
     """
 
     # The distances are 1 - A below A = 1 and A - e^(eps/a) above (module docstring of wishart_loss).
@@ -209,7 +209,7 @@ class _ThresholdBox:
 
     @staticmethod
     def around(x1: Array, x2: Array, turn: Array) -> "_ThresholdBox":
-        """Return the bounds on these rectangles, rounded outward."""
+        """Return bounds on the rectangles ``x1 <= Re x <= x2, |Im x| <= turn``, rounded outward."""
         # N = 1/rise, |N'| = (1 + rise)/rise^2, N'' = (1 + rise)(2 + rise)/rise^3, largest at x1
         # bend = turn^2 min(0.28, |N'| + |x| N''/2), b_aside = turn min(1/2, N + |x| |N'|) (C20)
         rise = np.expm1(np.minimum(x1, 200.0))
@@ -284,9 +284,9 @@ class WishartIntegral:
 
     @cached_property
     def turn(self) -> Array:
-        """The largest ``1 - A`` with a positive threshold of the Gamma variable.
+        """The supremum of ``1 - A`` with a positive threshold ``U2``, for each epsilon.
 
-        ``A`` is the alignment ratio (:class:`WishartIntegral`).
+        ``A`` is the alignment ratio, and ``U2`` is the threshold of the Gamma variable for ``A < 1``.
         """
         if self.a < 0.0:
             return -np.expm1(-self.kink)
@@ -301,7 +301,7 @@ class WishartIntegral:
     # --- the integrand --------------------------------------------------------------------------
 
     def offset(self, kind: Kinds, index: Index, place: Array) -> Array:
-        """Return the alignment ratios minus 1 that ``place`` states (:class:`WishartIntegral`)."""
+        """Return the alignment ratios minus 1 at each ``place`` (:class:`WishartIntegral`)."""
         return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink, 600.0))[index] + place, -place)
 
     def log_density(self, offset: Array) -> Array:
@@ -313,8 +313,8 @@ class WishartIntegral:
     def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
         """Return the log hockey-stick divergence given the alignment ratio, and its steepness.
 
-        The steepness is the factor by which a relative rounding error of the Gamma threshold changes the log
-        (estimated).
+        The steepness is the estimated change of the log divergence divided by the relative rounding error of the terms
+        of the Gamma threshold.
         """
         logs, steep = np.empty_like(place), np.empty_like(place)
         for part in np.unique(kind):
@@ -323,10 +323,9 @@ class WishartIntegral:
         return logs, steep
 
     def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
-        """Return ``ln(U2/k)``, ``x = -ln A`` and the size of the terms of the threshold ``U2``.
+        """Return ``ln(U2/k)``, ``x = -ln A`` and the sum of the absolute terms of ``U2``.
 
-        ``U2`` is for alignment ratios ``A < 1``, and ``place`` is ``1 - A``. The size is the sum of the absolute values
-        of the terms.
+        ``U2`` is the threshold of the Gamma variable for alignment ratios ``A < 1``, and ``place`` is ``1 - A``.
         """
         k, a, eps = self.k, self.a, self.eps[index]
         x = -np.log1p(-place)
@@ -337,10 +336,10 @@ class WishartIntegral:
         return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
 
     def threshold_above(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
-        """Return ``ln(U1/k)``, ``x = ln A`` and the size of the terms of the threshold ``U1``.
+        """Return ``ln(U1/k)``, ``x = ln A`` and the sum of the absolute terms of ``U1``.
 
-        ``U1`` is for alignment ratios ``A > 1``, and ``place`` is ``A - e^(eps/a)``. The size is the sum of the
-        absolute values of the terms.
+        ``U1`` is the threshold of the Gamma variable for alignment ratios ``A > 1``. ``place`` is the distance of ``A``
+        from the ratio at which ``U1`` is 0.
         """
         k, a, eps, kink = self.k, self.a, self.eps[index], self.kink[index]
         # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
@@ -378,7 +377,7 @@ class WishartIntegral:
     def above(self, index: Index, place: Array) -> tuple[Array, Array]:
         """Return :meth:`log_gain` for alignment ratios above 1 and positive thresholds.
 
-        ``place`` is the distance from the alignment ratio at which the threshold is 0.
+        ``place`` is the distance of the alignment ratio from the ratio at which the threshold is 0.
         """
         w, x, terms = self.threshold_above(index, np.maximum(place, 0.0))
         inside = place > 0.0
@@ -457,9 +456,9 @@ class WishartIntegral:
         return peak + np.log(total), leaning
 
     def log_error(self, p: _IntegralPanels, enough: Array) -> Array:
-        """Return the log of the proved error of the Gauss rule on each panel.
+        """Return the log of a proved bound of the error of the Gauss rule on each panel.
 
-        The result is the least bound that is found, or any bound of at most ``enough``.
+        The search for a smaller bound stops when the log is at most ``enough``.
         """
         # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
         best = np.full_like(p.low, np.inf)
@@ -505,10 +504,10 @@ class WishartIntegral:
         return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
 
     def below_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of the hockey-stick divergence on a rectangle below 1 (C20).
+        """Return the log of a bound of the hockey-stick divergence for ratios below 1 (C20).
 
-        The rectangle of complex alignment ratios is that of :meth:`log_density_size`. The result is ``inf`` if no bound
-        is known.
+        The bound holds for complex alignment ratios in the rectangle of :meth:`log_density_size`. The result is ``inf``
+        if no bound is known.
         """
         least, most = 1.0 + center - wide, -center - wide
         valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
@@ -531,7 +530,7 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
-        """Return a bound as :meth:`below_size`, which is smaller for divergences near 1.
+        """Return another log bound for :meth:`below_size`, smaller for divergences near 1.
 
         Args:
             eps: Epsilon in nats, for each panel.
@@ -553,9 +552,9 @@ class WishartIntegral:
         return np.logaddexp(np.logaddexp(0.0, low), high)
 
     def chernoff(self, threshold: Array, sign: float) -> Array:
-        """Return minus the log of Chernoff's bound of a tail of ``Gamma(k)``.
+        """Return the exponent ``q`` of Chernoff's bound ``e^-q`` of a tail of ``Gamma(k)``.
 
-        The tail is above (``sign = 1``) or below (-1) the threshold. The result is ``-inf`` if the bound is trivial.
+        The tail is above (``sign = 1``) or below (-1) the threshold. If the tail contains the mean, ``q`` is ``-inf``.
         """
         # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff); D cancels near 0
         ratio = np.maximum(threshold, LEAST_DIVISOR) / self.k
@@ -577,18 +576,18 @@ class WishartIntegral:
         return np.minimum(tail, np.log(excess)) + 1e-6
 
     def certain_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of the divergence if the Gamma threshold is at most 0.
+        """Return the log of a bound of the hockey-stick divergence for thresholds of at most 0.
 
-        The rectangle of complex alignment ratios is that of :meth:`log_density_size`.
+        The bound holds for complex alignment ratios in the rectangle of :meth:`log_density_size`.
         """
         # |1 - e^eps A^(r-1)| <= 1 + e^eps |A|^(r-1)
         return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + center + wide, tall)))
 
     def above_size(self, eps: Array, center: Array, wide: Array, tall: Array) -> Array:
-        """Return the log of a bound of the hockey-stick divergence on a rectangle above 1 (C20).
+        """Return the log of a bound of the hockey-stick divergence for ratios above 1 (C20).
 
-        The rectangle of complex alignment ratios is that of :meth:`log_density_size`. The result is ``inf`` if no bound
-        is known.
+        The bound holds for complex alignment ratios in the rectangle of :meth:`log_density_size`. The result is ``inf``
+        if no bound is known.
         """
         least, most = center - wide, np.hypot(1.0 + center + wide, tall)
         x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
@@ -608,7 +607,7 @@ class WishartIntegral:
         return np.where(valid, log_g, np.inf)
 
     def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
-        """Return a bound as :meth:`above_size`, which is smaller for divergences near 1.
+        """Return another log bound for :meth:`above_size`, smaller for divergences near 1.
 
         Args:
             eps: Epsilon in nats, for each panel.
@@ -659,7 +658,8 @@ class WishartIntegral:
     def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
         """Return the intervals between ``edges`` as ``(index, kind, low, high)``.
 
-        ``edges`` has one row for each epsilon. Below an alignment ratio of 1, ``kind`` selects the side of ``turn``.
+        ``edges`` has one row for each epsilon. For :data:`BELOW_ONE` only the intervals below ``turn`` are returned,
+        and for :data:`CERTAIN_GAIN` only the intervals above ``turn``.
         """
         edges = np.sort(edges, axis=1)
         low, high = edges[:, :-1], edges[:, 1:]
@@ -727,7 +727,7 @@ class WishartIntegral:
         Returns:
             * ``ln delta``;
             * the proved relative error of delta, from panels and Gauss rules;
-            * the estimated factor by which a relative rounding error of a threshold changes ``ln delta``.
+            * the estimated change of ``ln delta`` divided by the relative rounding error of Gamma thresholds.
 
         Raises:
             ConvergenceError: The error is too large after :data:`MOST_HALVINGS` halvings.

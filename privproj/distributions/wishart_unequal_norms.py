@@ -20,8 +20,9 @@ and all ``|tau| <= log_ratio``:
 2. The same holds in ``tau``, with the minimum at ``tau = x``.
 3. Over an interval of misalignments, the tails of ``A`` are largest at an end of it or at the cosine ``rho = e^-x``.
 
-The misalignments and the ratios are divided into cells. For each cell, every delta is at most a sum over panels in
-``x``: the increase of the gain (the larger one of both ends of the cell) times the largest tail.
+The misalignments and the norm ratios are divided into cells. Let ``H(x)`` be the larger of the gains at the two norm
+ratios that bound a cell. Every delta in the cell is at most the minimum of ``H`` plus a sum over panels in ``x``: the
+increase of ``H`` away from its minimum times the largest tail of ``A``.
 
 Shapes: misalignments are ``(m,)``, ratios ``(t,)``, nodes in ``x`` ``(n,)``, and values of eps ``(e,)``.
 """
@@ -101,7 +102,7 @@ class UnequalNorms:
     def delta_ends(self, eps: Array) -> tuple[Array, Array]:
         """Return bounds of the largest delta over all allowed pairs, with margins for rounding.
 
-        They hold if each ``eps`` has a few rounding errors.
+        The bounds allow for a few rounding errors of each ``eps``.
         """
         # eps is lowered by a few rounding errors of eps + r R, and the ends move outward by 1e-7 (C12, as evaluated).
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
@@ -136,14 +137,14 @@ class UnequalNorms:
         return lower, upper
 
     def bounds(self, x: Array, eps: Array) -> tuple[Array, Array, Array]:
-        """Return bounds of the largest delta on a grid, without a margin for rounding.
+        """Return bounds of the largest delta over all allowed pairs, from sums over a grid.
 
-        ``x`` is a grid of the log alignment ratio, a random variable in the privacy loss (C12).
+        ``x`` is the grid of ``ln A`` (module docstring). The bounds have no margin for rounding.
 
         Returns:
             * a lower bound for each eps;
             * an upper bound for each eps;
-            * the relative error that each interval of the grid may add to the upper bound.
+            * for each interval of the grid, the relative error that it may add to the upper bound, summed over ``eps``.
         """
         # ends of cells of ratios and of misalignments, as shares of the largest
         ratios = self.log_ratio * np.array([-1.0, -0.95, -0.75, -0.4, 0.0, 0.4, 0.75, 0.95, 1.0])
@@ -230,10 +231,9 @@ class UnequalNorms:
 
 
 def _sum_over_panels(tails: Array, parts: Array) -> Array:
-    """Return the sum of ``tails`` times ``parts`` over intervals of a grid.
+    """Return the sum of ``tails`` times ``parts`` over the ``n`` intervals of a grid.
 
-    ``tails`` are probabilities for each misalignment and interval. ``parts`` are increases of a divergence for each
-    ratio of norms, interval and epsilon.
+    ``tails`` has the shape ``(m, n)``, ``parts`` has the shape ``(t, n, e)``, and the sum has the shape ``(m, t, e)``.
     """
     # Set invisible probabilities to 0, because arithmetic with denormal numbers is slow.
     tails, parts = (np.where(part < INVISIBLE_PROBABILITY, 0.0, part) for part in (tails, parts))

@@ -166,7 +166,7 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
 
 
 def distributions_of(shapes: list[CoarseDescription], step: float) -> list[Part]:
-    """Return dominating privacy loss distributions of releases, with repetitions.
+    """Return each release's dominating privacy loss distribution and number of repetitions.
 
     All distributions are on a grid with this ``step`` in nats, and dominate in both the add and remove directions (C18:
     pairs on a grid).
