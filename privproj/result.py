@@ -185,8 +185,7 @@ class Result:
             target or the evaluation failed.
         interval: An enclosure of the exact value of the named bound. The interval encloses the true value only if
             ``side`` is exact. Reading the interval computes it, which takes time if the run is composed numerically.
-            The interval has no lower end for balls-in-bins with several batches per record, because no dataset attains
-            that bound.
+            The interval has no lower end for balls-in-bins with several batches per record.
         side: The relation of the value to the true quantity of the mechanism, a :class:`Side`.
         mechanism: The name and all parameters of the mechanism, and under "requirements" its requirements.
         run: All parameters of the run, and under "requirements" its requirements.
@@ -383,7 +382,7 @@ class Result:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """The requirements on the program as text, first of the mechanism, then of the run."""
+        """The requirements on the user's program as text, first of the mechanism, then of the run."""
         lists: Any = (self.mechanism.get("requirements", ()), self.run.get("requirements", ()))
         return tuple(dict.fromkeys(sentence for sentences in lists for sentence in sentences))
 

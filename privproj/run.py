@@ -65,8 +65,8 @@ class RunOptions(TypedDict):
             chooses it.
         split: For a bound that divides delta between two events, the share of the first one: a number above 0 and below
             1, "even" or "optimal".
-        tau: For the Beta-tail bound, a threshold above 0 and at most 1. It limits the fraction of the squared
-            difference between neighboring sums that the projection captures. By default the best one is used.
+        tau: For the Beta-tail bounds, the threshold, above 0 and at most 1, for the fraction of the squared norm of a
+            vector that the projection keeps. By default the best threshold is used.
         allow_refuted: True to evaluate refuted bounds too; their values are marked as not being guarantees.
         public_size: True if rate or steps were computed from a number of records that is public.
 
@@ -252,7 +252,7 @@ class Run:
 
     @property
     def is_planned(self) -> bool:
-        """True if the run has several releases, so its schedule must be fixed in advance."""
+        """True if the run has several releases, whose number and parameters must be fixed in advance."""
         return self.scheme.counts_epochs or self.steps > 1
 
     @property
@@ -269,7 +269,7 @@ class Run:
     def is_bounded_by_blocks(self) -> bool:
         """True if a record is in several but not all batches of an epoch.
 
-        For such epochs C25 proves an upper bound that no dataset attains.
+        Such an epoch is bounded by dividing its batches into blocks. No dataset attains this bound (C25).
         """
         return self.allocates and 1 < self.batches_per_record < (self.batches or 1)
 

@@ -73,7 +73,7 @@ class Sampling(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """The properties of a sampling scheme, and its requirements on the program."""
+    """The properties of a sampling scheme, and its requirements on the user's program."""
 
     relations: tuple[NeighboringRelation, ...]  # Relations that the scheme supports
 
@@ -118,7 +118,8 @@ class Scheme:
 
 
 def _in_positions(name: str, batches: str, **more: Any) -> Scheme:
-    """Return a sampling scheme in which the position of a record determines its batch."""
+    """Return a sampling scheme that divides the records into batches by their positions in the data."""
+    # ``name`` and ``batches`` name the scheme and its batches in messages.
     shifts = "a removed record can shift every later batch"
     rejected = (
         f"{name} sampling is not supported under relation=add-remove, because {shifts}. Use relation=zero-out or "
@@ -214,10 +215,10 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def member_named(kind: type[Member], name: str, value: object) -> Member:
-    """Return the member of an enumeration with this value, a parameter called ``name``.
+    """Return the member of the enumeration ``kind`` that has the given value.
 
     Raises:
-        InvalidParameterError: There is no such member.
+        InvalidParameterError: There is no such member. ``name`` is the name of the parameter in the error message.
     """
     try:
         return kind(value)

@@ -95,10 +95,7 @@ def epsilon_target(epsilon: float) -> EpsilonTarget:
 
 
 def slack_target(delta: float) -> Target:
-    """Return the target of a Gaussian DP query: the delta below which the guarantee need not hold.
-
-    It is from 0 to below 1.
-    """
+    """Return the target of a Gaussian DP query: its slack ``delta``, from 0 to below 1."""
     slack = real("delta", delta, "a number from 0 to below 1", 0.0, 1.0, open_high=True)
     return delta_target(slack, None) if slack else Target(0.0, -math.inf, -math.inf, by_log=False)
 
@@ -181,7 +178,7 @@ def target_names(query: str) -> tuple[str, ...]:
 
 
 def target_from(values: Mapping[str, Any], query: str) -> Any:
-    """Return the target of a query from its parameters by name.
+    """Return the target of a query from ``values``, the target parameters by name.
 
     Raises:
         InvalidParameterError: The target is missing, ambiguous or invalid.

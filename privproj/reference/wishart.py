@@ -26,10 +26,10 @@ from privproj.reference.special import (
 
 
 def _conditional_gain(dim: int, rank: int, log_kappa: Real, epsilon: Real, x: Real) -> Real:
-    """Return the hockey-stick divergence of two neighboring vectors, given a ratio ``A`` (C9, C12).
+    """Return the hockey-stick divergence of releases of two neighboring vectors, given ``A`` (C9, C12).
 
-    ``A`` is the ratio of the inner products of the release with both vectors, and equal to ``e^(log_kappa - x)``. The
-    ratio of the norms of the vectors is ``e^log_kappa``.
+    ``A = e^(log_kappa - x)`` is the ratio of the inner products of a release with the two vectors. The ratio of the
+    norms of the vectors is ``e^log_kappa``.
     """
     # With n = r + d - 1, kappa = e^log_kappa, b = (d+1-r)/2 ln A - (n/2) ln kappa, c = (kappa/A - 1)/2, w = (eps - b)/c
     # and V = e^-b (A/kappa)^(n/2), the divergence is
@@ -84,7 +84,10 @@ def _integrate_both_sides(integrand: Function, dim: int, rank: int, shifted: Rea
 
 
 def _integrate_beyond(integrand: Function, cut: Real, sign: int, start: Real) -> Real:
-    """Return the integral of ``integrand`` to the right of ``cut`` (``sign`` 1) or to the left (-1)."""
+    """Return the integral of ``integrand`` to the right of ``cut`` (``sign`` 1) or to the left (-1).
+
+    The search for the main contribution begins at the distance ``e^start`` from ``cut``.
+    """
     return integrate_line(lambda s: integrand(cut + sign * mp.exp(s)) * mp.exp(s), start)
 
 
@@ -108,7 +111,7 @@ def exact_delta(epsilon: Real, dim: int, rank: int, misalignment: Real, norm_rat
     """Return delta of the worst pair of neighboring vectors (C10: monotone in the alignment).
 
     With a ``norm_ratio`` above 1, the result is a lower bound: the largest delta over some pairs with at most this
-    misalignment, in both directions (C12: unequal norms).
+    misalignment, in both orders of the two vectors (C12: unequal norms).
     """
     if dim == 1:
         return mp.mpf(0)
@@ -152,8 +155,8 @@ def published_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -
 def _largest_loss(dim: int, rank: int, m: Real, delta_t: Real, delta_w: Real) -> Real:
     """Return the largest privacy loss outside an event of small probability (C11).
 
-    This is the bound ``quantile-sharp``. The loss is a function of a Student's t and a chi-square variable. These are
-    outside of an interval with probabilities ``delta_t`` and ``delta_w``. ``m`` is the misalignment of neighboring
+    This is the bound ``quantile-sharp``. The loss is a function of a Student's t and a chi-square variable. They are
+    outside of their intervals with probabilities ``delta_t`` and ``delta_w``. ``m`` is the misalignment of neighboring
     vectors.
     """
     # The loss is (d+1-r)/2 ln A + (W/2)(1/A - 1). The interval of W is one-sided or two-sided, whichever gives the
@@ -195,9 +198,10 @@ def _loss_at_split(loss: Function, delta: Real, dim: int, rank: int, misalignmen
 
 
 def quantile(delta: Real, dim: int, rank: int, misalignment: Real, split: Real = "even", steps: int = 1) -> Real:
-    """Return epsilon by Theorem 1 of arXiv 2601.21719, at a split of delta (C11: quantile bounds).
+    """Return epsilon by Theorem 1 of arXiv 2601.21719 (C11: quantile bounds).
 
-    Several steps are composed by basic or advanced composition.
+    ``split`` is the fraction of delta for the first of two events, "even" or "optimal". Several steps are composed by
+    basic or advanced composition, whichever gives the smaller epsilon.
     """
     return composition.composed_rule(
         lambda part: _loss_at_split(published_loss, part, dim, rank, misalignment, split), delta, steps
@@ -255,10 +259,10 @@ def _mixed_tail(rank: int, m: Real, t: Real) -> Real:
 
 
 def _spectral_tail(dim: int, rank: int, radius: Real, c: Real) -> Real:
-    """Return the published bound on the probability that the squared norm of a Gaussian matrix is large.
+    """Return the published bound on the probability that the norm of a Gaussian matrix is large.
 
-    It is for the operator norm of a ``dim`` x ``rank`` matrix, whose square exceeds ``radius``. ``c`` is the constant
-    in the exponent.
+    The squared operator norm of a ``dim`` x ``rank`` matrix exceeds ``radius`` with at most this probability. ``c`` is
+    the constant in the exponent of the bound.
     """
     return 2 * mp.exp(-c * (mp.sqrt(radius) - mp.sqrt(dim) - mp.sqrt(rank)) ** 2)
 
@@ -276,8 +280,8 @@ def early_delta(
     """Return delta of the bound ``early`` at the given parameters (C11: early theorem).
 
     This is Theorem 1 of the early version of arXiv 2601.21719. ``t`` and ``R`` are its thresholds for inner products
-    and for the norm of the release. ``eta`` and ``c`` are parameters of the bounds on the probabilities that these
-    thresholds fail. ``epsilon`` is not used.
+    and for the norm of the release. ``eta`` and ``c`` are parameters of the bounds on the probabilities that an inner
+    product is below ``t`` and that the norm is above ``R``. ``epsilon`` is not used.
     """
     m = mp.mpf(misalignment)
     return _two_tails(rank, m, mp.mpf(t), mp.mpf(eta)) + _spectral_tail(dim, rank, mp.mpf(R), mp.mpf(c))
@@ -313,8 +317,9 @@ def early(
 ) -> Real:
     """Return epsilon of the bound ``early`` at its thresholds (C11: early theorem).
 
-    This is Theorem 1 of the early version of arXiv 2601.21719. ``t`` is its threshold for inner products, and ``R`` for
-    the norm of the release. If ``t`` is None, the best thresholds at ``delta`` are used.
+    This is Theorem 1 of the early version of arXiv 2601.21719. ``t`` and ``R`` are its thresholds for inner products
+    and for the norm of the release. If ``t`` is None, the best thresholds at ``delta`` are used; otherwise ``delta`` is
+    not used. ``eta`` and ``c`` are not used.
     """
     m = mp.mpf(misalignment)
     if t is not None:
@@ -329,16 +334,16 @@ def early(
 def early_exact_tail(delta: Real, dim: int, rank: int, misalignment: Real) -> Real:
     """Return epsilon of the bound ``early-exact-tail`` at its best thresholds (C11: early theorem).
 
-    It is the bound ``early`` with an exact probability in place of a bound on it.
+    This is the bound ``early`` with the exact probability of an inner product below its threshold.
     """
     return _early_epsilon(delta, lambda t: _mixed_tail(rank, mp.mpf(misalignment), t), dim, rank, misalignment)
 
 
 def preprocessing_gain(dim: int, misalignment: Real, gamma: Real, beta: Real) -> Real:
-    """Return by how much preprocessing increases the cosine of unit vectors.
+    """Return a lower bound on the increase of the cosine of two unit vectors by preprocessing.
 
-    The published preprocessing adds a common random vector of norm ``gamma`` to both vectors. The increase is smaller
-    than the result with probability at most ``beta``.
+    The published preprocessing adds a common random vector of norm ``gamma`` to both vectors. The increase is below the
+    bound with probability at most ``beta``.
     """
     m, gamma = mp.mpf(misalignment), mp.mpf(gamma)
     # (gamma^2 (1-rho) - 2 gamma t (1+rho)) / (1 + gamma^2 + 2 gamma t), t = sqrt((2/d) ln(8/beta))

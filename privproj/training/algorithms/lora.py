@@ -95,7 +95,7 @@ class FrozenLoRA(nn.Module):
             x: A tensor whose last dimension has the inputs of the layer.
 
         Returns:
-            ``W x + b + s B A x``, whose last dimension has the outputs of the layer.
+            ``W x + b + s B A x`` with the scale ``s``. The last dimension has the outputs of the layer.
         """
         # y = W x + b + s B A x.
         return self.base(x) + self.scale * self.lora_B(self.lora_A(x))
@@ -161,7 +161,8 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
 
     Call this before you build the optimizer. The model is the result of ``peft.get_peft_model(model,
     peft.LoraConfig(...))``. Only active adapters are used. Whole modules that PEFT trains (``modules_to_save``, such as
-    a new classification head) remain trained. Adapters of embeddings and of attention are not supported.
+    a new classification head) remain trained. Adapters of ``nn.Embedding`` and ``nn.MultiheadAttention`` are not
+    supported.
 
     Args:
         model: The wrapped model. It is changed in place.
@@ -175,8 +176,8 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
         The same model.
 
     Raises:
-        InvalidParameterError: ``algorithm`` is unknown. The model has no LoRA layers, adapters of embeddings or
-            attention, or trained tensors outside adapters and heads. For "m2" also: a B factor is not zero, or the
+        InvalidParameterError: ``algorithm`` is unknown. The model has no LoRA layers, adapters that are not
+            supported, or trained tensors outside adapters and heads. For "m2" also: a B factor is not zero, or the
             model uses a variant of LoRA such as DoRA.
 
     >>> import torch
@@ -376,8 +377,8 @@ def _save_trained(
 ) -> None:
     """Save the weights that M2 trained, in place of ``save_pretrained`` of a PEFT model.
 
-    Raises :class:`InvalidParameterError` for options other than ``state_dict`` and ``safe_serialization``, which are
-    ignored, and for a folder with an adapter.
+    The options ``state_dict`` and ``safe_serialization`` are ignored. Raises :class:`InvalidParameterError` for other
+    options, or if the folder has a PEFT adapter.
     """
     # transformers' Trainer passes these two options.
     others = [name for name in options if name not in ("state_dict", "safe_serialization") and options[name]]

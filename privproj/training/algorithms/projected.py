@@ -1,9 +1,9 @@
 """Define algorithms with random projections: M2, two variants, and Flora.
 
 All of them project the inputs of every trained matrix. M2 clips the norm of the whole gradient and sums the projected
-gradients. Its variants, M2 with projected clipping and projected DP-SGD, and Flora clip the norm of the gradient that
-they sum. So these three are accounted as the Gaussian mechanism. Flora may use one sketch for several releases. The
-other algorithms draw a new projection for every release.
+gradients. The other three algorithms (M2 with projected clipping, projected DP-SGD, Flora) clip the projected gradients
+that they sum, so they are accounted as the Gaussian mechanism. Flora may use one projection for several releases. The
+others draw a new projection for every release.
 """
 
 from collections import Counter
@@ -58,7 +58,7 @@ class Projected(View):
     def update(self, mean: Tensor) -> Update:
         """Return two factors of the gradient estimate, for a released mean.
 
-        The first factor is the mean, and the second maps it from the rank back to all inputs. Raises
+        The first factor is the mean (outputs x rank), and the second is a matrix (rank x inputs). Raises
         :class:`InvalidParameterError` if the projection was already used for a release.
         """
         if not self.fresh:
@@ -72,8 +72,8 @@ class Projected(View):
 class _ProjectedClip(Projected):
     """The linear map of M2 with projected clipping: a scaled random projection.
 
-    The norm of the projected gradient is clipped. Its expected square is that of the whole gradient, so the same
-    clipping norm is suitable (C38: utility of projections).
+    The projected gradient is clipped. Before clipping, its expected squared norm equals the squared norm of the
+    whole gradient, so the same clipping norm is suitable (C38: utility of projections).
     """
 
     clips_what_it_sums = True
@@ -142,7 +142,8 @@ class _Flora(Projected):
 def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian | M2:
     """Return the M2 mechanism of one release of all tensors, without a noise multiplier.
 
-    With joint clipping, an unprojected tensor raises :class:`InvalidParameterError`.
+    ``shares`` is None if the tensors are clipped jointly. In this case, an unprojected tensor raises
+    :class:`InvalidParameterError`.
     """
     if shares is None:
         # With an unprojected tensor, epsilon would not be smaller than that of DP-SGD.
@@ -162,9 +163,9 @@ def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[flo
 
 
 def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
-    """Raise an error unless every projection's rank is below the inputs of its tensor.
+    """Raise an error unless every tensor is projected to a rank below its number of inputs.
 
-    The rank of a single tensor may equal the number of its inputs.
+    If there is only one tensor, its rank may equal its number of inputs.
     """
     for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):

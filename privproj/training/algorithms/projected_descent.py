@@ -17,8 +17,8 @@ class ProjectedDescent:
     """RP-GD: ``w <- w - lr Z Z^T grad L(w)`` without clipping and noise; not private.
 
     The random matrix ``Z`` (trained weights x rank) has entries N(0, 1/rank) and is drawn once. This class is for
-    audits. The assumptions of the published analysis do not hold in training, and a matrix query reveals the data
-    (arXiv 2601.21719, Proposition 2).
+    audits. The assumptions of the published analysis do not hold in training. If ``Z Z^T`` multiplies a matrix instead
+    of a vector, the product is not private (arXiv 2601.21719, Proposition 2).
 
     Args:
         module: The module to train: its tensors with ``requires_grad``.
