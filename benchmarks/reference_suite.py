@@ -41,8 +41,9 @@ values have 14 to 50 digits and come from independent implementations in mpmath 
 and lower bounds are not above it.
 
 The relative error is the distance between result and reference value, divided by the reference value. For a delta below
-1e-290, it is the relative error of log(delta). It is at most {error}, except for two Renyi bounds of the mechanism
-`sketch` (`rdp-best` and `rdp-tight`) at deltas below 1e-300: at most {loose}.
+1e-290, log(delta) is compared instead. The largest relative error is {error}, except for two Renyi bounds of the
+mechanism `sketch` (`rdp-best` and `rdp-tight`). At deltas below 1e-300, the relative error of these two bounds is at
+most {loose}.
 
 {table}
 

@@ -112,7 +112,7 @@ def _methods() -> str:
 
 def _refuted(reason: str) -> str:
     """Return why a claim is refuted; empty if it is not."""
-    return f" Its claim is [refuted](not-a-guarantee.md): {reason}." if reason else ""
+    return f" The published claim is [refuted](not-a-guarantee.md): {reason}." if reason else ""
 
 
 def _anchor(name: str) -> str:

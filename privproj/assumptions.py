@@ -52,9 +52,9 @@ class Requirement(RequirementText):
     )
     PUBLIC_DATASET_SIZE = (
         "public-dataset-size",  # C17, "What is public"
-        "The sampling rate, the number of steps and the divisor of the sums are computed from a public estimate of the "
-        "number of records. Under add-remove, the exact number is private. Under zero-out and replace, it is public, "
-        "and may be used.",
+        "The sampling rate, the number of steps and the divisor of the mean gradient are computed from a public "
+        "estimate of the number of records. Under add-remove, the exact number is private. Under zero-out and replace, "
+        "the exact number is public and can be used instead.",
     )
     RANDOM_TRUNCATION = (
         "random-truncation",  # C26

@@ -40,7 +40,7 @@ class _Method:
     @property
     def text(self) -> str:
         """The text that ``privproj explain`` prints for the method."""
-        reason = f" Its claim is refuted: {self.refuted} (docs/not-a-guarantee.md)." if self.refuted else ""
+        reason = f" The published claim is refuted: {self.refuted} (docs/not-a-guarantee.md)." if self.refuted else ""
         return f"{self.released} {self.accounted} {self.mistake}{reason} Source: {self.source}."
 
 

@@ -19,7 +19,8 @@ class _ProbeRequirement(RequirementText):
     )
     FULL_GRADIENT_NORM = (
         "full-gradient-norm",
-        "For clipping, the program estimates the norm of each record's whole gradient, over all released parameters.",
+        "For clipping, the program estimates the norm of each record's whole gradient, over all parameters whose "
+        "gradients are released.",
     )
     SECRET_PROBE_SEED = (
         "secret-probe-seed",

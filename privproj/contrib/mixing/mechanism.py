@@ -19,15 +19,16 @@ class _MixingRequirement(RequirementText):
     )
     NOISE_BY_EIGENVALUE = (
         "noise-by-eigenvalue",
-        "The rows of the matrix X are the records, clipped to norm B. In the first stage, the program releases l: the "
-        "least eigenvalue of X^T X, plus Gaussian noise of standard deviation --eigen-noise times B^2. In the second "
-        "stage, the program multiplies X by a random matrix, adds noise of variance max(0, g B^2 - l), and releases "
-        "the result. g is --gamma.",
+        "The rows of the matrix X are the records, clipped to norm B. In the first stage, the program adds Gaussian "
+        "noise of standard deviation --eigen-noise times B^2 to the least eigenvalue of X^T X, and releases the sum l. "
+        "In the second stage, the program multiplies X by a random matrix, adds Gaussian noise of variance "
+        "max(0, g B^2 - l), and releases the result. The factor g is the value of --gamma.",
     )
     SECRET_STAGES = (
         "secret-stages",
-        "The random matrix S and all noise are secret, freshly sampled for each release, and used once. Only the noisy "
-        "eigenvalue and the noisy product of S and the data are released.",
+        "The random matrix S and all noise are secret, freshly sampled for each release, and used once. The only "
+        "releases are the least eigenvalue of X^T X plus noise, and the product S X plus noise. The rows of the matrix "
+        "X are the records.",
     )
 
 

@@ -60,7 +60,7 @@ def test_r1smg_query_states_refutation_and_exits_3(line, run):
 def test_r1smg_catalogue_states_refutation(line, run):
     code, out, _ = run(line)
     text = " ".join(out.split())
-    assert code == 0 and "Its claim is refuted" in text and "docs/not-a-guarantee.md" in text
+    assert code == 0 and "The published claim is refuted" in text and "docs/not-a-guarantee.md" in text
 
 
 def test_r1smg_evaluate_raises_unsupported():
