@@ -39,7 +39,7 @@ class GoodEventCurve:
     """An upper bound of delta of a run: the probability of a bad event plus a Gaussian delta (C16).
 
     In the bad event, a release multiplies the difference of neighboring sums by more than a given factor. The bound is
-    valid if ``release`` is valid.
+    valid if ``release`` bounds the probability of this event.
     """
 
     release: "GoodEvent"  # good event of one release
@@ -63,7 +63,7 @@ class GoodEventCurve:
 
     @property
     def digits(self) -> int:
-        """The number of significant digits of a reported epsilon (C24: exact inverses)."""
+        """The number of significant digits of a reported epsilon (C24)."""
         # Fewer digits are reported if delta is less accurate: after an optimization of the split on a grid, or if delta
         # is computed as the inverse of epsilon.
         if self.leads_with_epsilon:
@@ -200,9 +200,10 @@ class GoodEventCurve:
 
 @dataclass(frozen=True)
 class GoodEvent:
-    """The event that a release increases the difference of neighboring sums by a limited factor (C16).
+    """The event that a release multiplies the difference of neighboring sums by at most a factor (C16).
 
-    The code that builds the event guarantees its ``radius``.
+    The code that builds the event guarantees that it fails with probability at most ``p`` for the factor
+    ``radius(ln p)``.
     """
 
     mu: float  # sensitivity divided by the standard deviation of the noise, the inverse of the noise multiplier

@@ -1,9 +1,9 @@
 """Compose a run on a discretization grid of privacy losses, and choose the grid.
 
 :mod:`privproj.composition.dominating_pairs` bounds one step by a dominating and a dominated pair of measures (C18).
-:mod:`privproj.composition.fourier` composes both on a uniform grid and bounds every numerical error (C19), so that the
-results enclose the exact value of the bound. If the losses differ by orders of magnitude,
-:mod:`privproj.composition.repeated_squaring` composes both on adaptive grids (C23).
+:mod:`privproj.composition.fourier` composes these pairs on a uniform grid and bounds every numerical error (C19), so
+that the results enclose the exact composition. If the losses differ by orders of magnitude,
+:mod:`privproj.composition.repeated_squaring` composes the pairs on adaptive grids (C23).
 """
 
 import math
@@ -146,7 +146,7 @@ class ComposedCurve:
 
 
 def _delta_above(one: ComposedDirection, eps: float) -> tuple[float, float]:
-    """Return an upper bound of delta in one direction, and its part due to errors."""
+    """Return the values of :meth:`ComposedCurve.delta_above` for one direction."""
     # numerical error and infinite losses
     finite = one.delta(eps)
     error = finite.error + one.infinity_mass
@@ -225,8 +225,10 @@ class GridCurve:
 
     The grids are tried in this order:
 
-    1. the uniform grid that is as fine as the profiles require; 2. repeated squaring on adaptive grids; 3. both again
-    with shorter tails, if these are much shorter; 4. coarser uniform grids.
+    1. the uniform grid that is as fine as the profiles require;
+    2. repeated squaring on adaptive grids;
+    3. grids 1 and 2 with tails truncated earlier, if the range of losses is then much shorter;
+    4. coarser uniform grids.
 
     Every grid gives valid bounds. A result does not depend on earlier queries (C24).
 
@@ -314,12 +316,12 @@ class GridCurve:
         epsilon_of: Callable[[Enclosure], float],
         threshold: float = -math.inf,
     ) -> Enclosure:
-        """Return the result on the first grid that works, or a tighter one on a later grid.
+        """Return the result on the first grid that works, or a tighter result on a later grid.
 
         Args:
-            read: Map from a privacy curve to the result.
-            epsilon_of: Map from the result to its epsilon, at which the error of delta is evaluated.
-            threshold: A result at most this large is not improved.
+            read: Computes the result from the privacy curve on a grid.
+            epsilon_of: Returns the epsilon of a result, at which the numerical error of delta is evaluated.
+            threshold: A result at most this large may be loose.
 
         Raises:
             PrecisionError: No grid is within its limits.

@@ -266,11 +266,11 @@ class _GroupStep:
         return lower
 
     def _sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
-        """Return bounds of delta minus ``max(0, 1 - e^eps)``, and the points of :meth:`_thresholds`.
+        """Return bounds of delta minus ``max(0, 1 - e^eps)``, and the result of :meth:`_thresholds`.
 
         Args:
             at: Epsilons in nats.
-            m: The free parameter of the bound at each epsilon; any positive value is valid.
+            m: The argument of :meth:`_thresholds`; any positive value gives valid upper bounds.
             end: 0 to use lower bounds of the releases' profiles, 1 to use upper bounds.
         """
         # the sum over the numbers j >= 1 of the user's records in a batch
@@ -300,10 +300,10 @@ class _GroupStep:
         return rising, np.maximum.accumulate(np.where(plain == rising, slopes, 0.0), axis=0)
 
     def _thresholds(self, losses: Array, m: Array) -> Array:
-        """Return the points at which the likelihood ratio of a Gaussian mixture is ``e^losses``.
+        """Return the points at which a likelihood ratio is ``e^losses``.
 
-        The mixture is over the number ``j`` of records in a batch and has the means ``j m``. The points are rounded
-        down for ``losses >= 0`` and up otherwise.
+        The ratio is that of a mixture of unit Gaussians with the means ``j m``, for ``j`` records in a batch, to the
+        unit Gaussian with mean 0. The points are rounded down for ``losses >= 0`` and up otherwise.
         """
         # The likelihood ratio at x is the mean, over the number j of records in a batch, of those of two unit Gaussians
         # at the distance j m.
@@ -339,15 +339,15 @@ class _GroupStep:
 def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], size: int, *, is_true: bool) -> Curve:
     """Return the privacy curve of a run for a user with several records (C37).
 
-    It is the smaller one of two bounds. If one bound raises :class:`UnsupportedError` or
+    The curve is the smaller of two bounds. If one bound raises :class:`UnsupportedError` or
     :class:`InvalidParameterError`, only the other is used.
 
     Args:
         stepwise: Returns the first bound, which composes steps of the user's records.
-        single: Returns the curve for one record, which group privacy converts to the second bound. The curve is not
-            used if it computes delta only as the inverse of epsilon.
+        single: Returns the curve for one record, which group privacy converts to the second bound. A curve whose delta
+            is computed by inverting its epsilon is not used.
         size: The number of records of the user.
-        is_true: True if the first bound is exact, so that no other bound is smaller.
+        is_true: True if the first bound is exact, so that the second bound is not needed.
     """
 
     def build(make: Callable[[], Curve]) -> Curve | PrivprojError:
@@ -370,8 +370,8 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
 class _GroupCurve:
     """The privacy curve of a run for a user with several records (C37).
 
-    It is the smaller one of a composition of steps of all the records (``stepwise``, or None) and group privacy of the
-    curve for one record (``single``).
+    The curve is the smaller of two bounds: ``stepwise`` (or None), which composes steps of all the user's records, and
+    group privacy applied to ``single``, the curve for one record.
     """
 
     def __init__(self, stepwise: Curve | None, single: Curve, size: int) -> None:
@@ -387,7 +387,7 @@ class _GroupCurve:
         return {**getattr(source, "numerics", {}), **how}
 
     def convert(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)`` for the user, by group privacy of one record."""
+        """Return an enclosure of the group-privacy bound of ``ln delta(eps)``; ``eps`` is in nats."""
         part, factor = eps / self.size, _log_factor(eps, self.size)
         ends = self.single.log_delta(part * (1.0 + 1e-15)).lower, self.single.log_delta(part * (1.0 - 1e-15)).upper
         return Enclosure(min(0.0, ends[0] + factor.lower), min(0.0, ends[1] + factor.upper))

@@ -65,7 +65,7 @@ class _Excess:
 
     @staticmethod
     def of(losses: Array, logs: Array) -> "_Excess":
-        """Return the bounds at distinct epsilons, made monotone on both sides of 0."""
+        """Return the bounds ``logs`` at the epsilons ``losses``, made monotone on both sides of 0."""
         # The exact excess is monotone on both sides of 0. Chords between any knots are valid, but the width of a very
         # short chord would lose all its digits.
         distinct = np.concatenate([[True], np.diff(losses) > LEAST_RELATIVE_GAP * np.abs(losses[1:])])
@@ -75,7 +75,7 @@ class _Excess:
         return _Excess(losses, np.concatenate([left[:-1], right]))
 
     def log_moment(self, theta: float) -> float:
-        """Return an upper bound of ``ln E e^(theta loss)``, for finite losses."""
+        """Return an upper bound of ``ln E e^(theta loss)``, without infinite losses."""
         x, logs = self.losses, self.logs
         gap, right = np.diff(x), x[1:] > 0.0
         # The chord in t from a to b is E_a (1 - s) + E_b s, s = expm1(x - a) / expm1(b - a). With r = (x - a) / (b - a)
@@ -182,7 +182,7 @@ class MomentCurve:
 
 
 def _cost(theta: float) -> float:
-    """Return the log factor by which Chernoff's bound of delta is below that of a tail probability."""
+    """Return ``ln(1 + theta) + theta ln(1 + 1/theta)``, a term of Chernoff's bound of delta."""
     return math.log1p(theta) + theta * math.log1p(1.0 / theta)
 
 

@@ -152,7 +152,7 @@ class ComposedPmf:
         return DeltaValue(value, 0.0, -float(np.sum(masses * np.exp(gap))))
 
     def log_chernoff_bound(self, eps: float) -> float:
-        """Return ``ln delta(eps)`` including infinite losses; ``eps`` is in nats."""
+        """Return ``ln delta`` at ``eps`` (nats): the sum over all losses, not Chernoff's bound."""
         # the exact sum, which takes no longer than a Chernoff bound
         return math.log(max(self.delta(eps).value + self.infinity_mass, SMALLEST_UPPER_BOUND))
 
@@ -178,9 +178,9 @@ class ComposedPmf:
 
 
 def adaptive_bounds(step: CoarseDescription) -> ExcessBounds:
-    """Return bounds of delta minus ``max(0, 1 - e^eps)`` of a sampled release (C18).
+    """Return bounds of delta minus ``max(0, 1 - e^eps)`` at adaptively spaced epsilons (C18).
 
-    They are for the remove direction, at small and large epsilons.
+    The bounds are for a sampled release, in the remove direction.
     """
     # The distance of two losses at which the profile is evaluated is a share of the loss, or of the length over which
     # the excess falls by a factor e.

@@ -126,8 +126,8 @@ class _Powers:
     """Convolutions of several measures on one grid, cached.
 
     Args:
-        cells: The grid index of each atom, at most ``count``, which is the index of the mass beyond the grid.
-        weights: The masses of the atoms in each measure.
+        cells: The grid index of each atom; ``count`` for an atom beyond the grid.
+        weights: For each measure, the masses of its atoms.
         count: The number of grid cells.
     """
 
@@ -145,9 +145,9 @@ class _Powers:
         return _convolve(half, half)
 
     def _joint(self, counts: tuple[int, ...], degree: int = 0) -> Array:
-        """Return the convolution of several of the measures, each with a number of copies.
+        """Return the convolution of several measures, each with a number of copies.
 
-        ``counts`` has the number of copies of each measure, from the measure with the index ``degree`` on.
+        ``counts[i]`` is the number of copies of the measure with the index ``degree + i``.
         """
         if not counts[0]:
             return self.joint(counts[1:], degree + 1)
@@ -172,12 +172,12 @@ class _Labeled:
     rounded up to a grid.
 
     Args:
-        pair: The pair of measures of one release; a lower bound has no infinite losses.
+        pair: The discrete pair of measures of one release.
         batches: The number of batches.
         picks: The number of batches of a record.
         theta: The parameter of the statistic, between 0 and 1.
-        cut: The probability with which the statistic is beyond the grid, approximately.
-        above: True for an upper bound, False for a lower one.
+        cut: The approximate probability that the statistic is beyond the grid.
+        above: True for upper bounds, False for lower bounds.
 
     Raises:
         PrecisionError: The likelihood ratios are too large, or the moments take too long.
@@ -238,7 +238,7 @@ class _Labeled:
     def excess(self, t: Array, *, right: bool) -> Array:
         """Return an upper bound of ``E max(0, X - t)`` if ``right`` is True, else of ``E max(0, t - X)``.
 
-        ``X`` is the likelihood ratio of the epoch, if it is finite.
+        ``X`` is the likelihood ratio of the epoch. Infinite values of ``X`` are not counted.
         """
         t = t[:, None]
         mean, v2, v4, largest = self.mean, self.variance, self.fourth, self.largest
@@ -273,14 +273,14 @@ class _Labeled:
 class SubsetEpochBounds:
     """Bounds of the privacy profile of an epoch in which a record is in several batches.
 
-    The upper bound is the smaller one of a bound by moments of the likelihood ratio, and of a bound that divides the
+    The upper bound is the smaller of two bounds: one uses moments of the likelihood ratio, the other divides the
     batches into blocks.
 
     Args:
         release: Bounds of the privacy profile of one release.
         batches: The number of batches of the epoch.
         picks: The number of batches of a record, above 1 and below ``batches``.
-        blocks: The profiles and runs of smaller epochs (blocks), in each of which the record is in one batch.
+        blocks: The profiles and runs of the blocks; the record is in one batch of each block.
         cut: The probability mass at which tails are truncated.
     """
 
@@ -298,8 +298,8 @@ class SubsetEpochBounds:
     def _label(self, pair: DominatingPair, *, above: bool) -> dict[bool, list[_Labeled]]:
         """Return moments of the likelihood ratio of an epoch, conditional on several statistics.
 
-        The keys are True for ``eps >= 0`` and False for ``eps < 0``. A statistic is omitted if its likelihood ratios
-        are too large.
+        The keys are True for ``eps >= 0`` and False for ``eps < 0``. A statistic is omitted if the moments
+        for it cannot be computed.
         """
         labeled: dict[bool, list[_Labeled]] = {True: [], False: []}
         for right, tilts in TILTS.items():
@@ -313,7 +313,7 @@ class SubsetEpochBounds:
 
     @cached_property
     def labeled_below(self) -> dict[bool, list[_Labeled]]:
-        """Conditional moments for lower bounds, by the sign of epsilon; empty if none are known."""
+        """The result of :meth:`_label` for lower bounds; its lists are empty if none are known."""
         pair = self.release.below
         return {True: [], False: []} if pair is None else self._label(pair, above=False)
 

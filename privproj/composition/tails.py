@@ -260,9 +260,10 @@ class TailLevelsCurve:
         return LazyEnclosure(find_lower, upper)
 
     def log_beyond(self, eps: float) -> float:
-        """Return the log probability of an infinite loss in the run, for a huge ``eps`` (nats).
+        """Return a lower bound of the log probability that any release has a loss above ``eps``.
 
-        For a huge ``eps``, the result is a lower bound of ``ln delta`` of the run at every epsilon.
+        If only infinite losses are above ``eps`` (nats), the result is also a lower bound of ``ln delta`` of the run at
+        every epsilon.
         """
         # ln(1 - prod_i (1 - delta_i(eps))^T_i) for phases with the profile delta_i and T_i releases
         logs = [(min(profile.log_delta(eps).lower, -1e-300), steps) for profile, steps in self.releases]
@@ -323,7 +324,7 @@ class _Level:
 
     @cached_property
     def grid(self) -> GridCurve | PrecisionError:
-        """The composition on the grid, or an exception if there is none."""
+        """The privacy curve on the grid, or the exception that says why there is no grid."""
         if self.k >= len(LEAST_POWERS):
             return PrecisionError(NOTHING_SO_SMALL)
         try:
@@ -353,11 +354,11 @@ class _Level:
         return all(end.upper <= CLOSE_ENOUGH * _lower_end(end) for end in ends)
 
     def evaluate(self, read: Callable[[GridCurve], Enclosure], by_moments: Callable[[MomentCurve], float]) -> Enclosure:
-        """Return an enclosure of epsilon or ``ln delta``, from the grid or from a tighter bound.
+        """Return an enclosure of epsilon or of ``ln delta``.
 
         Args:
-            read: Map from the privacy curve on a grid to the enclosure.
-            by_moments: Map from the bound by moments to the upper end.
+            read: Computes the enclosure from the privacy curve on a grid.
+            by_moments: Computes an upper end from the bound by moments, which is used if the grid is not tight.
         """
         # If the grid is not tight, the upper end is the least one of this grid, the default grid and the bound by
         # moments.
@@ -400,7 +401,7 @@ def _are_costly(phases: Phases) -> bool:
 
 
 def truncate_below(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
-    """Return the privacy profile with a table that is accurate down to deltas of ``e^log_cut``."""
+    """Return the privacy profile with tabulated deltas that are accurate down to ``e^log_cut``."""
     if profile.with_smaller_tails is not None:
         profile = profile.with_smaller_tails(math.exp(log_cut))
     if profile.table is None:

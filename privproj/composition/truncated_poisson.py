@@ -1,9 +1,9 @@
 """Account for Poisson batches that are truncated to a maximum size (``max_batch_size``, C26).
 
-The protected user has a limited number of records. If the other records alone leave space for all of them in every
-batch, no batch is truncated in either of the neighboring datasets. So delta is at most the delta of the run without
-truncation plus the probability that some batch has too many other records. This probability has no factor ``e^eps``,
-because it is the same in both neighboring datasets.
+The protected user has a limited number of records. If the other records leave space for all records of the user in
+every batch, no batch is truncated in either of the neighboring datasets. So delta is at most the delta of the run
+without truncation plus the probability that some batch has too many other records. This probability has no factor
+``e^eps``, because it is the same in both neighboring datasets.
 
 For one record and uniformly random truncation, :mod:`privproj.composition.truncated_step` has a second bound, which
 does not need a small probability of truncation. Each query uses the smaller bound.

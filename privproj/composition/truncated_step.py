@@ -2,8 +2,8 @@
 
 If a batch has more records than the maximum size, the records that are dropped are chosen uniformly at random. One
 record is protected. If the sampled other records do not fill the batch, the protected record joins them. Otherwise it
-replaces one of them, which is bounded by a release for two records. The bound is a mixture of both cases, and covers
-every number of other records up to the dataset size.
+can replace one of them, and the profile of a release for two records bounds this case. The bound of the step is a
+mixture of the two cases, and covers every number of other records up to the dataset size.
 """
 
 # A batch has at most ``B`` records. There are ``n`` other records, sampled at rate ``q``. In the first case fewer than
@@ -75,10 +75,11 @@ def truncated_step(one: PrivacyProfile, two: PrivacyProfile, run: Run) -> Privac
 
 
 def _shares_of_truncation(others: int, rate: float, cap: int) -> list[tuple[float, float]]:
-    """Return upper bounds of two probabilities, for intervals of the number of other records.
+    """Return pairs of upper bounds of two probabilities.
 
     The first is the probability that the sampled other records fill the batch. The second is the probability that, in
-    this case, the protected record is in the batch. The intervals cover all numbers of other records up to ``others``.
+    this case, the protected record is in the batch. Each pair is for an interval of the number of other records; the
+    intervals cover all numbers from ``cap`` to ``others``.
 
     Args:
         others: The largest number of other records.

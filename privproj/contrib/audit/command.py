@@ -99,7 +99,7 @@ def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[st
 
 
 def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count = 200, claim: Claim = None) -> Finding:
-    """Distinguish matrix queries by the symmetry of the Wishart mechanism.
+    """Distinguish two query matrices by the symmetry of the Wishart matrix.
 
     Args:
         dim: Rows of the query.
