@@ -1,10 +1,10 @@
 """Compute the exact profile of random clipping, and a bound for several records.
 
-Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves both. A record is clipped by an estimate of its
-norm from ``r`` Gaussian probes. Let ``mu`` be one over the noise multiplier. The squared sensitivity over noise of the
-record is ``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with ``U ~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2
-r/2``. The moments of ``X`` of order ``a`` or more are infinite. The bound ``exact`` needs no moments, and
-``any-records`` needs the first moment.
+Claim C32 (random clipping by Gaussian probes) of docs/proofs.md proves the profile and the bound. A record is clipped
+by an estimate of its norm from ``r`` Gaussian probes. Let ``mu`` be one over the noise multiplier. The squared
+sensitivity of the record, divided by the noise variance, is ``X = mu^2 r / chi2_r``. This is ``X = scale / U`` with
+``U ~ Gamma(a)``, ``a = r/2`` and ``scale = mu^2 r/2``. The moments of ``X`` of order ``a`` or more are infinite. The
+bound ``exact`` needs no moments, and ``any-records`` needs the first moment.
 """
 
 import math
@@ -108,7 +108,10 @@ class InverseGamma:
 
 
 def distribution(mechanism: JLClip) -> InverseGamma:
-    """Return the worst-case distribution of a record's squared sensitivity over noise."""
+    """Return the distribution of ``X`` for the worst-case record.
+
+    ``X`` is the squared sensitivity of the record, divided by the noise variance.
+    """
     assert mechanism.probes is not None
     half = 0.5 * mechanism.probes
     # worst case: the limit in which the norm of the record is much larger than the clipping norm

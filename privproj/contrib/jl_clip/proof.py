@@ -19,7 +19,7 @@ class _BallRandomClip(BallMean):
         self.probes, self.noise = probes, noise_multiplier
 
     def mean(self, eps: arb, goal: int) -> arb:
-        """Return a ball that contains delta at ``eps``."""
+        """Return a ball around the profile at ``eps``, a mean of Gaussian deltas."""
         # E[h_eps(mu^2 r / chi2_r)] with r probes, mu = 1/noise, and the Gaussian delta h_eps(x) at the squared
         # sensitivity x
         half = arb(self.probes) / 2

@@ -42,9 +42,10 @@ RESOLUTION = 40.0  # evaluations per standard deviation of the loss
 
 
 class SecretShift:
-    """The random shift of a release by one record, and the profile for secret probes.
+    """The privacy profile of a release with secret probes, from its random shift.
 
-    The shift, in standard deviations of the noise, is the square root of the random variable ``squared``.
+    One record shifts the release by the square root of the random variable ``squared``, in standard deviations of the
+    noise.
     """
 
     def __init__(self, squared: InverseGamma) -> None:

@@ -38,12 +38,12 @@ LOSSES_PER_DEVIATION = 20.0  # grid points per standard deviation of the loss
 
 @dataclass(frozen=True)
 class PrivacyLoss(Composition):
-    """A run with its privacy loss distribution on a grid, which is an upper bound.
+    """A run with a dominating privacy loss distribution on a grid.
 
     The distribution ``above`` dominates every neighboring pair in both directions, so all values computed from it are
     upper bounds. ``above`` has ``losses`` (nats), ``masses`` at these losses under one dataset, and ``infinity_mass``,
-    the mass of an infinite loss. The masses under the other dataset are ``exp(-losses)`` times as large, and
-    ``infinity_mass_q`` is the mass at a loss of minus infinity. The operators ``+`` and ``*`` compose the runs and not
+    the mass of an infinite loss. Under the other dataset, the masses are ``exp(-losses)`` times as large, and
+    ``infinity_mass_q`` is the mass of a loss of minus infinity. The operators ``+`` and ``*`` compose the runs and not
     their distributions, so they add no discretization error.
 
     Args:

@@ -6,9 +6,10 @@ Gaussian mixing releases a noisy eigenvalue, then a sketch whose noise depends o
 mu, 1)`` for some ``rho`` from 0 to 1. Given ``u``, the record changes the variance of the sketch by at most the factor
 ``1 + nu(u)`` with ``nu(u) = 1/(G - Z u)``.
 
-In both directions the profile is an integral over ``u`` of the profile of that sketch, at the worst ratio ``R(u)`` of
-the normal densities (C33: a sketch whose noise follows an eigenvalue). The difference of two Gauss rules is added as an
-error estimate, which is observed and not proved.
+In each direction, the profile of Gaussian mixing is an integral over ``u``. The integrand depends on the profile of the
+sketch given ``u``, and on the worst ratio ``R(u)`` of the normal densities with and without the record (C33: a sketch
+whose noise follows an eigenvalue). The integral is computed by two Gauss rules. Their difference, which widens the
+result, is an estimate of the error; that the error is no larger is observed and not proved.
 """
 
 import math
@@ -55,7 +56,7 @@ class EnforcedSketch:
 
     @property
     def mu(self) -> float:
-        """The sensitivity of the eigenvalue over its noise, ``1/eigen_noise``."""
+        """The sensitivity of the eigenvalue, divided by the standard deviation of its noise."""
         return 1.0 / self.eigen_noise
 
     @property
@@ -96,7 +97,7 @@ class EnforcedSketch:
         return np.where(inside == losses, lower * (1.0 - 1e-14), 0.0), upper
 
     def _whole_excess(self, losses: Array) -> tuple[Array, Array]:
-        """Return the bounds of :meth:`excess` by quadrature at all losses."""
+        """Return the bounds of :meth:`excess` by quadrature, also in the tails."""
         lower, upper = np.empty(len(losses)), np.empty(len(losses))
         for rows, present in ((losses >= 0.0, True), (losses < 0.0, False)):
             if rows.any():
@@ -118,10 +119,10 @@ class EnforcedSketch:
         return -cuts[0], cuts[1]
 
     def _log_ratio(self, u: Array, present: bool) -> Array:
-        """Return the log of the worst density ratio, with to without the record, at ``u``.
+        """Return ``ln R(u)`` for the worst ratio ``R(u)`` of two normal densities at ``u``.
 
-        ``u`` is the normalized noise of the eigenvalue. The worst ratio is the largest one if ``present``, else the
-        smallest one.
+        ``R(u)`` is the density with the record divided by the density without the record. Over all possible records,
+        ``R(u)`` is the largest ratio if ``present``, and the smallest ratio otherwise.
         """
         mu = self.mu
         # with the record u is N(rho mu, 1) for some rho from 0 to 1, and without it N(0, 1)
@@ -149,9 +150,10 @@ class EnforcedSketch:
         return math.sqrt(2.0 * eps) if 2.0 * eps < mu * mu else eps / mu + 0.5 * mu
 
     def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Index]:
-        """Return the left ends, right ends and epsilon indices of the first panels.
+        """Return the left ends, right ends and epsilon indices of the initial panels.
 
-        Panels are intervals of the quadrature, and ``last`` is the upper end of the integrals.
+        Panels are the intervals of the quadrature, which may be halved later. ``last`` is the upper end of the
+        integrals.
         """
         mu = self.mu
         fixed = [*np.linspace(-WINDOW, last, 2 + math.ceil((last + WINDOW) / WIDEST_PANEL)), 0.0, mu, 0.5 * mu]
@@ -172,9 +174,9 @@ class EnforcedSketch:
         return np.concatenate(lefts), np.concatenate(rights), np.concatenate(owners)
 
     def _integrate(self, left: Array, right: Array, owner: Index, eps: Array, present: bool) -> tuple[Array, Array]:
-        """Return the log of the integral for each epsilon, and its relative error.
+        """Return the log of the integral for each epsilon, and estimated relative errors.
 
-        The error is estimated. ``owner`` is the index of the epsilon of each panel from ``left`` to ``right``.
+        Panel ``i`` is the interval from ``left[i]`` to ``right[i]``, and belongs to the epsilon ``eps[owner[i]]``.
         """
         middle = 0.5 * (left + right)
         ends = [self._log_integrand(u, eps[owner], present) for u in (left, middle, right)]
@@ -206,10 +208,10 @@ class EnforcedSketch:
     def _panel_sums(
         self, left: Array, right: Array, owner: Index, eps: Array, present: bool, count: int, top: Array
     ) -> Array:
-        """Return the integral over each panel, divided by ``e^top``, by a Gauss rule.
+        """Return, for each panel, the integral over this panel divided by ``e^top``.
 
-        ``count`` is the number of nodes. ``owner`` is the index of the epsilon of each panel, and ``top`` has one
-        number for each epsilon.
+        The integral is computed by a Gauss rule with ``count`` nodes. ``owner`` has the index of each panel's epsilon
+        in ``eps``, which is also the index of its number in ``top``.
         """
         nodes, weights = gauss_nodes(count)
         width = right - left

@@ -17,8 +17,8 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
     """Return Gaussian mixing with nearly the smallest ``gamma`` that meets a target.
 
     The target is ``epsilon`` at ``delta`` for one release. A smaller ``gamma`` adds less noise for every eigenvalue.
-    The function optimizes ``eigen_noise``: a smaller value makes the first stage more expensive, and a larger value
-    needs a wider margin in the second stage.
+    The function optimizes ``eigen_noise``: a smaller value increases the privacy loss of the first stage, and with a
+    larger value the second stage needs a larger ``gamma``.
 
     Args:
         rank: The number of rows of the sketch, from 1 to 1e9.

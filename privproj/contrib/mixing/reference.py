@@ -61,7 +61,11 @@ def _without_against_with(epsilon: Real, rank: int, gamma: Real, noise: Real) ->
 
 
 def _integral(integrand: Function, corners: list[Real], end: Real, mu: Real) -> Real:
-    """Return the integral of ``integrand`` up to ``end``, split at ``corners``."""
+    """Return the integral of ``integrand`` from minus infinity to ``end``.
+
+    ``corners`` are points where the integrand is not smooth. Below 0 and above ``mu``, the integrand decreases at least
+    as fast as a normal density.
+    """
     # tails below the working precision are omitted
     reach = mp.sqrt(2 * (mp.mp.dps + 5) * mp.log(10))
     low, high = -reach, min(end, reach + mu)

@@ -332,10 +332,11 @@ def _poisson_curve(base: Curve, mean: float) -> _Selection:
 
 
 def _weigh_cells(tau: float, mean: float, lost: float) -> Cells:
-    """Return weights and shifts of an upper bound of the profile of a selection.
+    """Return the pairs ``(w_k, s_k)`` of an upper bound of the profile of a selection.
 
-    The number of runs is Poisson distributed with this ``mean``. Every ``tau >= 0`` gives an upper bound. ``lost`` is
-    ``mean`` times the delta of one run at epsilon ``tau``, rounded up.
+    The bound is ``delta(eps) <= mean sum_k w_k delta_0(eps - s_k)``, where ``delta_0`` is the profile of one run and
+    the number of runs is Poisson distributed. Each ``tau >= 0`` gives another bound. ``lost`` is ``mean delta_0(tau)``,
+    rounded up.
     """
     # m sum_k w_k delta_0(eps - s_k): the exponential variable X < m is discretized at points x_k. The shifts s_k are
     # lost + c x_k - tau, and one for the last term of the bound.
@@ -477,7 +478,7 @@ def select(
 
 
 def _with_comparison(composition: _SelectionQuery, result: Result, target: Target) -> Result:
-    """Add epsilons for comparison to a result: of one run, and of releasing all runs."""
+    """Add to a result the epsilon of one run and the epsilon of releasing all runs."""
     one, count = composition_of_phase(composition.only), math.ceil(composition.runs.expected * (1.0 - 1e-9))
     all_released = one.with_run(steps=min(one.only.run.steps * count, 10**15))
     numerics: dict[str, Any] = dict(result.numerics)

@@ -43,8 +43,8 @@ def produce(
 
     ``data`` is the run, as ``query_data``, ``run_data`` or ``account_data`` returns it. ``digests`` are SHA-256 digests
     by the names "ledger" and "checkpoint". Warnings about ``phases`` are printed to standard error. Without ``style``,
-    the ending of the file ``output`` determines it. The values of ``author_entries`` are texts, or paths by these
-    names.
+    the ending of the file ``output`` determines the style. The values of ``author_entries`` are texts, except the
+    paths of the files "ledger" and "checkpoint".
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     if ending in ("pdf", "docx"):
@@ -170,7 +170,7 @@ def report_run(file: str, **options: Any) -> int:
 @command.add_command
 @command_with("ledger", file_argument(), *target_options("report"), *shared_options("ledger"))
 def report_ledger(file: str, delta: float | None, **options: Any) -> int:
-    """Write the statement of a training run from its ledger."""
+    """Write the privacy statement of a training run from its ledger."""
     check_not_same_file("--output", options["output"], file)
     account, content = read_started_ledger(file)
     digests = {"ledger": sha256(content).hexdigest()}

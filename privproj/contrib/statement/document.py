@@ -44,7 +44,7 @@ def verify_document(document: File) -> Rendered:
 def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) -> Rendered:
     """Check a privacy statement against the ledger of its run, and return the verdict.
 
-    ``others`` is the path of the checkpoint, if the user passed one.
+    ``others`` is empty, or its only item is the path of the checkpoint.
     """
     hashes = (sha256(ledger[0]).hexdigest(), *map(sha256_of, others))
     digests: dict[str, str] = dict(zip(DIGESTS, hashes, strict=False))

@@ -1,4 +1,4 @@
-"""Register ``privproj report``, and statements for ``verify`` and ``train``."""
+"""Register ``privproj report``; let ``verify`` check and ``train`` write statements."""
 
 COMMANDS = {
     "report": (

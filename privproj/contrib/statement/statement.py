@@ -5,8 +5,9 @@ line of JSON contains its parameters: a delta, a style (:data:`STYLES`), the aut
 of the run. A check recomputes the statement from these parameters, and compares it line by line. All numbers about
 attackers are upper bounds for the best attack (C30: attack risks).
 
-A statement agrees with a ledger (the list of releases of a run) under two conditions. The ledger has the run of the
-statement, or its first part. The claimed epsilon is at least the epsilon of the releases in the ledger.
+A statement can be checked against a ledger (the list of releases of a run). The ledger must have the run of the
+statement, or the first part of that run. The claimed epsilon must be at least the epsilon of the releases in the
+ledger. The delta, the assumptions and the digests of files are compared as well.
 """
 
 import json
@@ -490,9 +491,9 @@ NOT_COMPARED = ("name", "public_size", "planned")
 
 @dataclass(frozen=True)
 class AgreementVerdict(Verdict):
-    """The verdict on a privacy statement and the ledger of its run.
+    """The verdict on whether a privacy statement agrees with a ledger.
 
-    ``differences`` are texts about differences between the two runs.
+    ``differences`` are texts about differences between the run in the ledger and the run in the statement.
     """
 
     statement: StatementVerdict
@@ -501,7 +502,7 @@ class AgreementVerdict(Verdict):
 
     @property
     def planned(self) -> int:
-        """The planned number of releases: the larger number of ledger and statement."""
+        """The planned number of releases: the maximum over the ledger and the statement."""
         return max(self.ledger.account.planned.spent, self.statement.statement.account.spent)
 
     @property
