@@ -1,7 +1,7 @@
 """Compute epsilon, delta or a calibrated parameter for a mechanism in a training run.
 
 A calibrated parameter is the noise multiplier, the rank, the number of steps, the sampling rate or the misalignment
-(one minus the cosine between the vectors of neighboring datasets). The package also exports result types.
+(one minus the cosine of the angle between the vectors of neighboring datasets). The package also exports result types.
 """
 
 from privproj.lazy import lazy_names

@@ -60,7 +60,7 @@ def _note_truncation(
 ) -> tuple[dict[str, object], list[str]]:
     """Return the smallest harmless maximum batch size, as a field of the result, and warnings.
 
-    It is harmless if truncation adds at most 1 % to delta (C26).
+    A maximum batch size is harmless if truncation adds at most 1 % to delta (C26).
     """
     runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
     if not runs or fields.get("log10_delta") is None:
@@ -104,7 +104,7 @@ def _truncation_text(run: Run, log_delta: float, *, is_finite: bool) -> str:
 
 
 def _note_shuffling(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
-    """Return a lower bound for shuffled batches, or None, and the warnings about them (C27)."""
+    """Return a lower bound of epsilon or delta for shuffled batches, or None, and warnings (C27)."""
     shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
     if not shuffled:
         return None, []

@@ -219,7 +219,8 @@ def rate(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Resu
 def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest misalignment that meets ``(epsilon, delta)``, rounded down.
 
-    The misalignment is one minus the cosine of the angle between the vectors of neighboring datasets.
+    The misalignment is one minus the cosine of the angle between the vectors that neighboring datasets give to the
+    mechanism.
 
     Args:
         mechanism: A mechanism without its misalignment: :class:`Wishart`, or :class:`M1` with its bound
@@ -250,7 +251,7 @@ def misalignment(mechanism: Mechanism, **arguments: Unpack[_CalibrationOptions])
 def _calibrate(
     quantity: str, mechanism: Mechanism, solve: Callable[[Composition, Any], Result], arguments: Mapping[str, Any]
 ) -> tuple[Composition, Any, Result]:
-    """Calibrate one parameter; return the query without it, the target and the result."""
+    """Calibrate one parameter; return the query without this parameter, the target and the result."""
     run: Any = {name: value for name, value in arguments.items() if name not in (*target_names(quantity), "bound")}
     query = composition_of(mechanism, arguments.get("bound"), without_batch_sizes(run, quantity))
     target = target_from(arguments, quantity)
@@ -332,7 +333,7 @@ class Search:
         """Return the calibrated parameter as a :class:`privproj.Result`.
 
         ``x`` is the final parameter value of the search, which may be the inverse of ``value``. ``interval`` encloses
-        the optimum.
+        the exact solution of the calibration.
         """
         query = self.query_at(x)
         if quantity == "sigma" and value == SMALLEST_NOISE:
@@ -362,7 +363,7 @@ class Search:
     ) -> int | None:
         """Return the last integer from ``best`` towards ``end`` that meets the target, or None.
 
-        ``guide`` is a cheap approximation of the log of delta, minus that of the target.
+        ``guide`` approximates, at lower cost, the log of the delta of the run minus the log of the target delta.
         """
         onwards = 1 if end > best else -1
 
@@ -421,8 +422,8 @@ def steps_after(query: Composition, target: FullTarget) -> int:
 
 
 def _smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
-    """Return the first number of an increasing sequence for which ``passes`` is true, or ``inf``."""
-    # the relative difference of successive numbers begins at ``step`` and grows by a factor of four
+    """Return a number from ``start`` to ``largest`` for which ``passes`` is true, or ``inf``."""
+    # The relative difference of successive numbers begins at ``step`` and grows by a factor of four.
     x = start
     while x <= largest:
         if passes(x):
@@ -502,7 +503,7 @@ def _solve_rank(query: Composition, target: FullTarget) -> Result:
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
-    """Return a rank that meets the target, or else a rank with nearly the smallest excess."""
+    """Return a rank at which ``excess`` is at most 0, or else a rank at which it is nearly smallest."""
 
     def at(x: float) -> float:
         return excess(round(math.exp(x)))
@@ -629,7 +630,7 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
 def _deviation_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
     """Return the approximate standard deviation of the privacy loss of a run, in nats.
 
-    The result is ``inf`` if the loss is too large to be tabulated, and nan if the standard deviation is not computed.
+    The result is ``inf`` if the loss is too large to be tabulated, and nan if the run needs no numerical composition.
     """
     # Balls-in-bins is replaced by Poisson sampling. A GoodEvent, which adds the probability of a rare event to the
     # delta of a Gaussian run (C16), is replaced by this Gaussian run at half of the target delta.

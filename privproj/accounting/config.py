@@ -192,8 +192,8 @@ def evaluate(quantity: str, **parameters: object) -> Result:
             with an ``order`` is the Renyi divergence of that order. ``wishart.early.epsilon`` and
             ``wishart.early.delta`` evaluate the bound ``early`` at given values of its free parameters ``t``, ``eta``,
             ``R`` and optionally ``c`` instead of the optimal ones (C11). ``wishart.preprocess.gain`` with ``gamma`` and
-            ``beta`` is the increase of the cosine of neighboring vectors by preprocessing
-            (:func:`privproj.mechanisms.wishart.alignment.preprocessing_gain`).
+            ``beta`` is a lower bound of how much the cosine of two vectors increases when the same random vector is
+            added to both (:func:`privproj.mechanisms.wishart.alignment.preprocessing_gain`).
         **parameters: The parameters of the mechanism, of the run and of the target; numbers may be given as text. The
             names in the papers are accepted: ``mu`` for ``noise_multiplier = 1/mu``, ``nu`` for ``gamma = 1/nu``, and
             ``Gamma``, ``n_eig`` and ``rho`` for ``gamma``, ``eigenvalues`` and ``alignment``.
@@ -284,9 +284,10 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
 
 
 def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
-    """Return a lower bound of the increase of the cosine between neighbors by preprocessing.
+    """Return a lower bound of how much preprocessing increases the alignment of two vectors.
 
-    The bound fails with a probability of at most ``beta``, which must be added to delta.
+    The alignment is the cosine of the angle between the vectors. The bound fails with a probability of at most
+    ``beta``, which must be added to delta.
     """
     from privproj.mechanisms.wishart.alignment import preprocessing_gain
 

@@ -33,7 +33,7 @@ def reference_value(query: Composition, target: Target | EpsilonTarget, digits: 
             bound.
 
     Raises:
-        UnsupportedError: There is no reference for these parameters, usually because the run is composed numerically.
+        UnsupportedError: mpmath does not support these parameters, usually because the run is composed numerically.
         ConvergenceError: Evaluations at two working precisions never agree to that many digits.
     """
     import mpmath as mp
@@ -81,10 +81,10 @@ def _argument_of(target: Target | EpsilonTarget) -> Any:
 
 
 def with_digits(result: Result, digits: float) -> Result:
-    """Return a result of epsilon or delta with 1 to 1000 digits from mpmath in its numerics.
+    """Add the value of epsilon or delta in mpmath, with 1 to 1000 digits, to the numerics of a result.
 
     Raises:
-        UnsupportedError: There is no reference for this query.
+        UnsupportedError: mpmath does not support this query.
         ConvergenceError: Evaluations at two working precisions never agree, or the value differs from the result.
     """
     import mpmath as mp
@@ -125,12 +125,12 @@ def difference(result: Result, value: Any) -> str:
 
 
 def noise_difference(query: Composition, target: FullTarget | RiskTarget, noise: float) -> str:
-    """Return a text on how a noise multiplier differs from the smallest valid one in mpmath.
+    """Return a text on how ``noise`` differs from the smallest noise multiplier that meets the target in mpmath.
 
-    The text is empty if they agree.
+    The text is empty if the two agree.
 
     Raises:
-        UnsupportedError: There is no reference for this query, or the target is an attack risk.
+        UnsupportedError: mpmath does not support this query, or the target is an attack risk.
         ConvergenceError: Evaluations at two working precisions never agree.
     """
     import mpmath as mp

@@ -61,7 +61,7 @@ def gdp_mu(
     tails of sampled or projected runs at very small deltas would make ``mu`` much larger.
 
     Args:
-        mechanism: The mechanism with its noise multiplier; or a schedule, which has its own bounds and runs.
+        mechanism: The mechanism with its noise multiplier; or a ``Composition``, whose phases have bounds and runs.
         delta: The slack ``s``, below 1. It may be 0 if the run is exactly Gaussian, or if ``H(eps)`` is 0 above some
             epsilon.
         bound: The name of a bound of the mechanism; None takes its default.
@@ -146,7 +146,7 @@ class _GaussianFit:
 
     Attributes:
         mu: The distance of the two unit Gaussians with this profile; ``inf`` if none was found.
-        least_rate: The smallest error rate from which on GDP holds without slack.
+        least_rate: The smallest false positive and false negative rate at which GDP holds without slack.
         regret: An upper bound on how loose ``mu`` is: for any prior, the success probabilities of the best attacks on
             the Gaussians and on the run differ by at most the regret.
         points: The number of epsilons at which the curve was evaluated.
@@ -261,9 +261,9 @@ def _log_slope(eps: float, mu: float) -> float:
 
 
 def _edge_mu(low: _Point, high: _Point, at_ends: float) -> float:
-    """Return a GDP parameter whose privacy profile is above an edge of the polygon (C30).
+    """Return a GDP parameter whose Gaussian privacy profile is above the edge from ``low`` to ``high`` (C30).
 
-    At the parameter ``at_ends``, the profile must be above both ends of the edge.
+    The profile of the parameter ``at_ends`` must be above both ends of the edge.
     """
     log_rate = _log_rate(low, high)
     if at_ends == math.inf:
@@ -321,8 +321,8 @@ def _mu_above(eps: float, log_delta: float) -> float:
 
 
 def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
-    """Return upper bounds of how far a Gaussian profile is above a run's profile, per edge (C30)."""
-    # upper bounds of (G_mu - H)/(1 + e^eps) for any convex, decreasing profile H through the ends of the edges
+    # for each edge, an upper bound of (G_mu - H)/(1 + e^eps) for any convex, decreasing profile H through the ends of
+    # the edges (C30)
     gaps = []
     for i, ((eps, log_delta), (next_eps, next_log_delta)) in enumerate(edges):
         # H is above the next edge extended to the left: at t_1 it is at least H_2 + a (t_2 - t_1).

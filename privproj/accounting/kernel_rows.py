@@ -38,7 +38,7 @@ def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "KernelRow | No
 
 
 def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "KernelRow | None":
-    """Return the kernels and parameters of the bound beta-tail or beta-tail-sharp, or None (C16)."""
+    """Return the kernels and parameters of a Beta-tail bound, or None if ``mechanism`` has none (C16)."""
     from privproj.mechanisms.m2.beta_tail import BETA_TAIL_KERNELS, beta_tail_row
 
     if mechanism.unprojected or mechanism.layers:

@@ -83,7 +83,7 @@ def lower_bound(result: Result) -> LowerBound | None:
 
 
 def with_details(result: Result) -> Result:
-    """Add a lower bound, and for shuffled batches the values for other sampling schemes.
+    """Add a lower bound to a result, and for shuffled batches the values for other sampling schemes.
 
     Each addition takes as long as a separate query.
 
@@ -154,7 +154,7 @@ def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
 
 
 def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
-    """Yield the run of each known pair of neighboring datasets, as privacy profiles with runs."""
+    """Yield, for each known pair of neighboring datasets, the privacy profiles and runs of the phases."""
     # A phase with fewer differences than another one uses its last difference again.
     from privproj.composition.balls_in_bins import tested_epochs
 

@@ -136,7 +136,7 @@ class Phase:
             )
 
     def _check_free_parameters(self) -> None:
-        """Raise an error if the run sets ``split`` or ``tau``, and the bound does not have it."""
+        """Raise an error if the run sets ``split`` or ``tau`` for a bound without this parameter."""
         bound, split, tau = self.bound, self.run.split, self.run.tau
         if split is not None and "split" not in bound.supports:
             raise InvalidParameterError(
@@ -209,7 +209,7 @@ class Phase:
         return self._at_tau(_represent(self.bound, mechanism, several=self.run.group_size > 1)), run
 
     def _at_tau(self, form: Representation) -> Representation:
-        """Return the bound at the threshold ``tau`` of the run, if the run sets it."""
+        """Return the bound for the value of ``tau`` that the run sets, or ``form`` if the run sets none."""
         free = form.free if self.run.tau is not None and isinstance(form, PrivacyProfile) else None
         return form if free is None or self.run.tau is None else free.at(self.run.tau)
 
@@ -229,13 +229,13 @@ class Phase:
 
     @property
     def _adds_shifts(self) -> bool:
-        """True if the noise is Gaussian and a record's position determines its batch."""
-        # In this case the epsilon of a user is largest if all records of the user are in one batch (C37).
+        # True if the noise is Gaussian and a record's position determines its batch. In this case the epsilon of a user
+        # is largest if all records of the user are in one batch (C37).
         form = _represent(self.bound, self.mechanism) if self.run.scheme.in_positions else None
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
 
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
-        """Return the profile of a sampled step for a user, and a run without sampling (C37)."""
+        """Return the privacy profile of a sampled step for a user, and the run over which it is composed (C37)."""
         if form.excess is not None or not form.can_be_subsampled:
             raise UnsupportedError(
                 f"the bound {self.bound.name} has no amplification by subsampling, which "
@@ -246,10 +246,10 @@ class Phase:
         return _group_step(self.bound, self.mechanism, run.sampling_rate, run.group_size, fixed), self._whole_run
 
     def truncated_release(self) -> tuple[PrivacyProfile, Run] | None:
-        """Return the profile of a step with truncated batches, and a run without sampling (C26).
+        """Return the profile of a step with truncated batches, and the run over which it is composed (C26).
 
-        The result is None if no theorem covers the truncation of a step. Without a maximum batch size, the result is
-        that of :meth:`profile`.
+        The result is None if no theorem covers the truncation of a step. Without a maximum batch size, the method
+        returns ``self.profile()``.
         """
         if self.run.max_batch_size is None:
             return self.profile()
@@ -277,7 +277,7 @@ class Phase:
             return self.with_run(group_size=1).release()
 
     def for_relation(self) -> tuple[Mechanism, Run]:
-        """Return a mechanism and run for one record that account for all records of a user (C17)."""
+        """Return the mechanism and run for the neighboring relation, with each user as one record (C17)."""
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
             # Account for the group as one record that is sampled if any record of the group is, and whose sensitivity
@@ -289,10 +289,10 @@ class Phase:
         return mechanism, run
 
     def worst_differences(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
-        """Return privacy profiles for lower bounds, and the run to compose them over (C28).
+        """Return privacy profiles for lower bounds, and the run over which to compose them (C28).
 
-        Each profile is that of one release for one difference between neighboring sums that the assumptions allow.
-        There may be none.
+        Each profile is for one release and one difference between neighboring sums that the assumptions on the data
+        allow. The tuple may be empty.
         """
         if self.bound.worst_differences is None or not self.bound.guarantees(self.mechanism):
             return (), self.run

@@ -161,7 +161,10 @@ class Composition:
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
     def by_one_accountant(self) -> "Composition":
-        """Return a copy with bounds that the external accountant of the run, if any, can compose."""
+        """Return a copy whose bounds the external accountant of the run can compose.
+
+        Without an external accountant, the run is returned unchanged.
+        """
         accountant = self.accountant
         return replace(self, phases=accountant.accounted(self.phases)) if accountant else self
 
@@ -170,7 +173,7 @@ class Composition:
 
         Raises:
             InvalidParameterError: A parameter of a phase is missing or out of range.
-            UnsupportedError: A phase is not supported, or has no privacy profile although there are several phases.
+            UnsupportedError: A phase is not supported, or one of several phases has no privacy profile.
         """
         # One phase is composed by its bound, and several phases on one discretization grid. For users with several
         # records, the result is the smaller one of this curve and of group privacy applied to the curve of one record
@@ -493,9 +496,9 @@ def build_result(
 
 
 def query_of(quantity: str) -> Callable[[Solver], Solver]:
-    """Return a decorator that attaches a result without a value to every :class:`QueryError`.
+    """Return a decorator for functions that evaluate ``quantity`` for a run at a target.
 
-    The decorated function evaluates a query at a target.
+    If the function raises a :class:`QueryError`, the error gets a :class:`privproj.Result` whose value is None.
     """
 
     def decorate(solve: Solver) -> Solver:
@@ -554,13 +557,13 @@ def epsilon(
 
 
 def evaluate_epsilon(query: Composition, target: Target) -> Result:
-    """Return the epsilon of a run at a target delta, as a result with its query."""
+    """Return the epsilon of a run at a target delta; the result stores the query."""
     return replace(solve_epsilon(query, target), query=query, target=target)
 
 
 @query_of("epsilon")
 def solve_epsilon(query: Composition, target: Target) -> Result:
-    """Return the epsilon of a run at a target delta, as a result without its query."""
+    """Return the epsilon of a run at a target delta; the result does not store the query."""
     curve = resolved_at(query.curve(), target.log_delta)
     interval = read_epsilon(curve, target)
     fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
@@ -615,13 +618,13 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
 
 
 def evaluate_delta(query: Composition, target: EpsilonTarget) -> Result:
-    """Return the delta of a run at a target epsilon, as a result with its query."""
+    """Return the delta of a run at a target epsilon; the result stores the query."""
     return replace(solve_delta(query, target), query=query, target=target)
 
 
 @query_of("delta")
 def solve_delta(query: Composition, target: EpsilonTarget) -> Result:
-    """Return the delta of a run at a target epsilon, as a result without its query."""
+    """Return the delta of a run at a target epsilon; the result does not store the query."""
     curve, epsilon = query.curve(), target.epsilon
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):

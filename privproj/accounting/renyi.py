@@ -9,7 +9,9 @@ from privproj.profiles.rdp import BestCurve, RenyiCurve
 
 
 def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
-    """Return the Renyi DP curve of a phase, and the phase with the bound of this curve.
+    """Return a phase and its Renyi DP curve.
+
+    If ``phase`` has no Renyi bound, the returned phase has the Renyi bound of its mechanism.
 
     Raises:
         UnsupportedError: The mechanism has no Renyi bound, or none that supports the sampling.
