@@ -38,7 +38,7 @@ SAMPLING_ADVICE = (
 def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
     """Return a map from the sampling rate to the Renyi curve under Poisson sampling (C15).
 
-    The release is a Gaussian mixture with the random squared sensitivity ``S`` over the noise variance.
+    The release is Gaussian with a random sensitivity. ``S`` is the squared sensitivity divided by the noise variance.
 
     Args:
         log_moment: Map from ``j`` to ``ln E exp(j (j-1) S / 2)``.
@@ -118,7 +118,7 @@ class RenyiCurve:
         return next_up(self.at(max(2.0, math.ceil(alpha)) if self.integer_orders else alpha))
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """Return approximately the least ``objective(alpha)`` over the known orders."""
+        """Return approximately the least ``objective(alpha)`` over the orders at which the curve may be used."""
         if self.orders:
             return min(map(objective, self.orders))
         if self.integer_orders:
@@ -181,7 +181,7 @@ class BestCurve:
         return min(curve.divergence_at(alpha) for curve in self.curves)
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """Return the least ``objective(alpha)`` over the known orders of all curves."""
+        """Return approximately the least ``objective(alpha)`` over the orders of all curves."""
         return min(curve.least_over_orders(objective) for curve in self.curves)
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -208,8 +208,8 @@ class OneOrder:
         return math.log((self.order - 1.0) / self.order)
 
     def price(self, log_delta: float) -> float:
-        """Return epsilon at ``log_delta`` minus the Renyi divergence, rounded to nearest."""
-        # (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
+        """Return ``eps(delta) - D(alpha)`` of the conversion at the order ``alpha``."""
+        # rounded to nearest: (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
         return (-log_delta - math.log(self.order)) / (self.order - 1.0) + self.log_share
 
     def log_delta(self, eps: float) -> Enclosure:

@@ -32,7 +32,10 @@ UNIT = 2.0**-53  # soundness: subtracted from a false negative rate for the roun
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:
-    """Return upper bounds of delta at epsilons in nats, which may be loose below ``enough``."""
+    """Return upper bounds of delta at epsilons in nats.
+
+    A bound of at most ``enough`` may be loose.
+    """
     least = math.log(enough) if enough else -math.inf
     return [delta_value(log_delta_unless(curve, eps, least)) for eps in epsilons]
 

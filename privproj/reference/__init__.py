@@ -1,12 +1,12 @@
 """Compute reference values of bounds in mpmath, independently of the float code.
 
 Each formula has three implementations that share no code: floats with an outward margin, ball arithmetic for
-certificates, and mpmath at any precision (this package). No error is proved here; a higher precision confirms the
-digits.
+certificates, and mpmath at any precision (this package). The errors of this package are not proved; a higher
+precision confirms the digits.
 
 Each function works at the current ``mpmath.mp.dps`` and returns an ``mpf``. A function with the name of a bound of
-:mod:`privproj.mechanisms` implements this bound, with the same parameters. Without an argument ``steps``, it is about
-one release. :func:`value` returns the reference for :func:`privproj.evaluate`.
+:mod:`privproj.mechanisms` implements this bound, with the same parameters. A function without an argument ``steps``
+is about one release. :func:`value` returns the reference for :func:`privproj.evaluate`.
 """
 
 import inspect

@@ -16,9 +16,9 @@ def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma:
 
 
 def adaptive_count_shift(adaptive_clipping_sigma: Real) -> Real:
-    """Return the squared sensitivity over noise of the clipping count (C31: adaptive clipping).
+    """Return the squared sensitivity of the clipping count, divided by its noise variance (C31: adaptive clipping).
 
-    The count has sensitivity 1/2, and its noise has the given standard deviation.
+    The sensitivity of the count is 1/2. ``adaptive_clipping_sigma`` is the standard deviation of the noise.
     """
     return (2 * mp.mpf(adaptive_clipping_sigma)) ** -2
 

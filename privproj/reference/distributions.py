@@ -18,11 +18,11 @@ from privproj.reference.special import beta_tail, gamma_upper, gaussian_delta, n
 
 @dataclass(frozen=True)
 class ReferenceDistribution:
-    """The distribution of a positive ``X``, as a function of a real coordinate ``t``.
+    """The distribution of a positive random variable ``X = value(t)`` with a random real ``t``.
 
-    * ``density(t)``: the density of ``t``, smooth with one maximum.
-    * ``value(t)``: ``X`` at ``t``, an increasing function.
-    * ``coordinate(x)``: the ``t`` at which ``X`` is ``x``.
+    * ``density(t)``: the probability density of ``t``, smooth with one maximum.
+    * ``value(t)``: an increasing function.
+    * ``coordinate(x)``: the inverse function of ``value``.
     * ``hill``: the approximate position and width of the maximum of the density.
     * ``tail(x)``: ``P(X > x)``.
     * ``moment(x)``: ``E[X; X > x]``, the mean of ``X`` times the indicator of ``X > x``.
@@ -67,9 +67,9 @@ def gamma_density(a: Real, t: Real) -> Real:
 
 
 def beta_distribution(a: Real, b: Real, scale: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X = scale B`` for ``B ~ Beta(a, b)``, in the logit of ``B``.
+    """Return the distribution of ``X = scale B`` for ``B ~ Beta(a, b)``.
 
-    The squared sensitivity of M2 has this distribution (C7: distributions).
+    The coordinate ``t`` is the logit of ``B``. The squared sensitivity of M2 has this distribution (C7: distributions).
     """
     a, b, scale = mp.mpf(a), mp.mpf(b), mp.mpf(scale)
     return ReferenceDistribution(
@@ -106,9 +106,9 @@ def shifted_distribution(distribution: ReferenceDistribution, shift: Real) -> Re
 
 
 def gamma_distribution(a: Real, scale: Real) -> ReferenceDistribution:
-    """Return the distribution of ``X = scale U`` for ``U ~ Gamma(a)``, in the coordinate ``ln U``.
+    """Return the distribution of ``X = scale U`` for ``U ~ Gamma(a)``.
 
-    The squared sensitivity of a public sketch has this distribution (C7: distributions).
+    The coordinate ``t`` is ``ln U``. The squared sensitivity of a public sketch has this distribution (C7).
     """
     a, scale = mp.mpf(a), mp.mpf(scale)
     return ReferenceDistribution(
@@ -143,9 +143,10 @@ def _inflection_point(eps: Real) -> Real:
 
 
 def expected_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
-    """Return the mean Gaussian delta for a random squared sensitivity over noise (C4).
+    """Return the mean of the Gaussian delta over a random squared sensitivity (C4).
 
-    It is the delta for a rank-one difference of neighboring sums. ``distribution`` is that of the squared sensitivity.
+    This mean is the delta for a rank-one difference of neighboring sums. ``distribution`` is the distribution of the
+    squared sensitivity divided by the noise variance.
     """
     return integrate_line(
         lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)), *distribution.hill
@@ -153,9 +154,9 @@ def expected_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
 
 
 def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: Real) -> Real:
-    """Return the part of the mean Gaussian delta for squared sensitivities of at most ``cut``.
+    """Return the mean of ``h(X)`` times the indicator of ``X <= cut``.
 
-    ``distribution`` is that of the squared sensitivity over noise.
+    ``X`` has the given ``distribution``, and ``h(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``.
     """
     return integrate_below(
         lambda t: distribution.density(t) * gaussian_delta_of_square(eps, distribution.value(t)),
@@ -165,10 +166,10 @@ def _expected_delta_below(eps: Real, distribution: ReferenceDistribution, cut: R
 
 
 def _tangent_crossing(eps: Real, p: Real) -> Real:
-    """Return the point at which the tangent of the Gaussian delta at ``p`` crosses it, or 0.
+    """Return the point at which the tangent of ``h`` at ``p`` crosses ``h``, or 0 if the tangent is never below ``h``.
 
-    The Gaussian delta is a function of the squared sensitivity over noise, with an inflection point. ``p`` must not be
-    below this point. The result is 0 if the tangent is nowhere below the function.
+    ``h(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``. ``p`` must be at least the inflection
+    point of ``h``.
     """
     high, rise = gaussian_delta_of_square(eps, p), _gaussian_delta_slope(eps, p)
     if high >= p * rise:
@@ -184,10 +185,10 @@ def _tangent_crossing(eps: Real, p: Real) -> Real:
 
 
 def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) -> Real:
-    """Return the mean of a convex function above the Gaussian delta.
+    """Return the mean of ``g(X)`` for a convex function ``g >= h``, where ``X`` has the given ``distribution``.
 
-    The Gaussian delta is a function of the squared sensitivity over noise, which has the given ``distribution``. Its
-    tangent at ``p`` replaces it above the point at which both cross.
+    ``h(x)`` is the Gaussian delta at the sensitivity over noise ``sqrt(x)``. ``g`` equals ``h`` up to the point at
+    which the tangent of ``h`` at ``p`` crosses ``h``, and equals this tangent beyond the point.
     """
     c = _tangent_crossing(eps, p)
     tail, moment = distribution.tail(c), distribution.moment(c)
@@ -203,7 +204,8 @@ def _expected_majorant(eps: Real, distribution: ReferenceDistribution, p: Real) 
 def any_rank_delta(eps: Real, distribution: ReferenceDistribution) -> Real:
     """Return a bound on delta for differences of neighboring sums of any rank (C5: any rank).
 
-    ``distribution`` is that of the squared sensitivity over noise for differences of rank one.
+    ``distribution`` is the distribution, for differences of rank one, of the squared sensitivity divided by the noise
+    variance.
     """
     # min_p E[g_p(X)] with the convex function g_p of _expected_majorant, whose tangent at p crosses the Gaussian delta
     # at c(p). The minimum is at p = E[X | X > c(p)].

@@ -52,8 +52,8 @@ def _gaussian_rule(delta: Real, noise_multiplier: Real, constant: Real) -> Real:
 def classical(delta: Real, noise_multiplier: Real, steps: int = 1, constant: Real = "1.25") -> Real:
     """Return epsilon of ``steps`` Gaussian releases by the classical rule.
 
-    The rule for one release is ``epsilon = sqrt(2 ln(constant/delta)) / noise_multiplier``. It is proved below 1 only,
-    so only such values are composed, by basic or advanced composition.
+    The rule for one release is ``epsilon = sqrt(2 ln(constant/delta)) / noise_multiplier``. The rule is proved only
+    for epsilons below 1. Only such epsilons are composed, by basic or advanced composition.
     """
     return composition.composed_rule(
         lambda part: _gaussian_rule(part, noise_multiplier, constant), delta, steps, limit=1

@@ -29,8 +29,8 @@ from privproj.reference.special import chi2_quantile, gaussian_delta, normal_den
 
 @lru_cache(maxsize=64)
 def _beta_nodes(a: Real, b: Real, digits: int) -> tuple[tuple[Real, Real], ...]:
-    """Return nodes and weights of a quadrature over ``B ~ Beta(a, b)``, both scaled by powers of ``B``."""
-    # pairs (B^(-1/2), weight B^(-(a+b)/2)) of the trapezoidal rule over the logit of B
+    """Return pairs ``(B^(-1/2), w B^(-(a+b)/2))`` for a quadrature over ``B ~ Beta(a, b)`` with the weights ``w``."""
+    # trapezoidal rule over the logit of B
     width = min(mp.sqrt(1 / a + 1 / b), 2 / mp.sqrt(a + b), mp.mpf("0.55"))
     step, center, nodes = width * 9 / digits, mp.log(a / b), []
     for sign, first in ((1, 0), (-1, 1)):
@@ -105,11 +105,11 @@ def known_projection(epsilon: Real, dim: int, rank: int, noise_multiplier: Real)
 
 
 def _norm_radius(dim: int, rank: int) -> Function:
-    """Return a map from a log probability to a bound on the operator norm of a Wishart matrix.
+    """Return a map from ``ln p`` to a bound on the operator norm of a Wishart matrix (C16: good events).
 
-    The norm exceeds the bound at most with this probability (C16: good events).
+    The norm exceeds the bound with probability at most ``p``.
     """
-    # (sqrt d + sqrt r + sqrt(2 ln(1/d0)))^2 / r for the probability d0
+    # (sqrt d + sqrt r + sqrt(2 ln(1/p)))^2 / r
     return lambda log_bad: (mp.sqrt(dim) + mp.sqrt(rank) + mp.sqrt(-2 * log_bad)) ** 2 / rank
 
 
@@ -147,10 +147,8 @@ def operator_norm_published(delta: Real, dim: int, rank: int, noise_multiplier: 
 def secret_projection(
     epsilon: Real, dim: int, rank: int, noise_multiplier: Real, misalignment: Real, columns: int = 1
 ) -> Real:
-    """Return delta of a vector release of M1 with a secret projection (C8: secret projection).
-
-    :class:`privproj.distributions.densities.SecretShift` has its random sensitivity in floats.
-    """
+    """Return delta of M1 for the release of one vector with a secret projection (C8: secret projection)."""
+    # privproj.distributions.densities.SecretShift is the distribution of ln(shift^2) in floats.
     # E[h(shift^2)] for the random sensitivity over noise shift = S (c + xi) with xi ~ N(0, 1), where h(x) is the
     # Gaussian delta at the sensitivity over noise sqrt(x). Let g be a chi-square variable divided by its r degrees of
     # freedom, m the misalignment and z the noise multiplier. With s = 2 sin eta = sqrt(2 m), sigma = z s and tau^2 =
@@ -190,7 +188,7 @@ def secret_projection(
 
 
 def _residual_shift(residual_norm: Real, other: Real, misalignment: Real) -> Real:
-    """Return the distance of two vectors with these norms and this misalignment."""
+    """Return the distance of two vectors of given norms; ``misalignment`` is 1 minus the cosine of their angle."""
     # beta^2 = (kappa - kappa')^2 + 2 kappa kappa' (1 - rho)
     return mp.sqrt((residual_norm - other) ** 2 + 2 * residual_norm * other * misalignment)
 
@@ -227,12 +225,12 @@ def column_exact(
     residual_norm: Real = 1,
     shift_in_span: Real = 0,
 ) -> Real:
-    """Return delta of M1 for one differing column, if the privacy loss has one part only (C13).
+    """Return the exact delta of M1 for one differing column, in three special cases (C13).
 
-    This is the case if the other columns span 0 dimensions, if the rank is at most ``span_dim``, or if the neighboring
-    columns differ only within the span of the other columns.
+    The cases are other columns that span 0 dimensions, a rank of at most ``span_dim``, and neighboring columns that
+    differ only within the span of the other columns.
     """
-    # residual in the first case, else known_projection_rank1
+    # The privacy loss has one part only: that of residual in the first case, else known_projection_rank1.
     if span_dim == 0 and shift_in_span == 0:
         return residual(epsilon, dim, rank, noise_multiplier, residual_misalignment)
     assert rank <= span_dim or residual_misalignment == 0
@@ -240,14 +238,15 @@ def column_exact(
 
 
 def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: Real, delta_w: Real) -> Real:
-    """Return the largest loss of a column's residual outside an event of small probability (C13).
+    """Return a bound on the privacy loss of a column's residual, which holds with high probability (C13).
 
     The residual is the part of a differing column orthogonal to the other columns, which span ``k`` dimensions. ``m``
-    is the misalignment of neighboring residuals. The event has the probability ``delta_t + delta_w``, one part for each
-    of the two random variables of the loss. The result may be infinite.
+    is 1 minus the cosine of the angle between neighboring residuals. The bound fails with probability at most
+    ``delta_t + delta_w`` and may be infinite.
     """
     # The loss is p ln A - q tau + (W/2)(e^tau/A - 1) for the variables A and W, with tau = log_tau or -log_tau, p = (d
     # - r + 1)/2 and q = (d + r - 2k - 1)/2. It is infinite if A may be negative.
+    # The bounds on A and W fail with probability at most delta_t and delta_w.
     n, free = dim - k, rank - k
     p, q = mp.mpf(n + 1 - free) / 2, mp.mpf(n + free - 1) / 2
     t = student_quantile(free, delta_t) / mp.sqrt(free)
@@ -269,9 +268,9 @@ def _column_loss(dim: int, rank: int, k: int, m: Real, log_tau: Real, delta_t: R
 def _shift_bound(dim: int, rank: int, k: int, alpha: Real, beta: Real, part: Real) -> Real:
     """Return a bound on the sensitivity over noise of the Gaussian loss of a differing column (C13).
 
-    The other columns span ``k`` dimensions. ``alpha`` and ``beta`` are the norms of two parts of the column's
-    difference, divided by the noise: within this span and orthogonal to it. The bound fails only in two events (three
-    if ``rank > k``), each of probability at most ``part``.
+    The other columns span ``k`` dimensions. ``alpha`` is the norm of the part of the column's difference within this
+    span, and ``beta`` is the norm of the orthogonal part; each is divided by the standard deviation of the noise. The
+    bound fails with probability at most ``2 part``, or ``3 part`` if ``rank > k``.
     """
     t, root_r = mp.sqrt(2 * mp.log(1 / part)), mp.sqrt(rank)
     if rank <= k:
@@ -325,9 +324,9 @@ def column_published(
     residual_norm: Real = 1,
     changed_columns: int = 1,
 ) -> Real:
-    """Return the published epsilon of M1 for differing columns, for comparison only (C13).
+    """Return the published epsilon of M1 for ``changed_columns`` differing columns, for comparison only (C13).
 
-    It is not a bound if the rank exceeds ``span_dim``.
+    The other columns span ``span_dim`` dimensions. If the rank exceeds ``span_dim``, this epsilon is not a valid bound.
     """
     # For one column, delta is divided equally among four events. For c = changed_columns columns that are replaced one
     # after the other, the result is c eps_i. Each replacement has eps_i and delta_i with delta = delta_i (1 + e^eps_i +

@@ -1,8 +1,8 @@
 """Compute reference values for M2 in mpmath.
 
 M2 adds noise and then projects ``d`` dimensions to a random subspace of dimension ``r``. The squared norm of a
-projected unit vector is ``B ~ Beta(r/2, (d-r)/2)``, so the squared sensitivity over noise is ``B`` times its value
-without projection.
+projected unit vector is ``B ~ Beta(r/2, (d-r)/2)``. The projection multiplies the squared sensitivity by ``B`` and does
+not change the noise variance.
 """
 
 from itertools import pairwise
@@ -26,9 +26,10 @@ from privproj.reference.special import beta_tail, gaussian_delta, normal_density
 def _captured_distribution(
     dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real
 ) -> ReferenceDistribution:
-    """Return the distribution of the squared sensitivity over noise for a difference of rank one (C7).
+    """Return the distribution of the squared sensitivity of M2 divided by the noise variance (C7).
 
-    ``adaptive_clipping_sigma`` is the standard deviation of the noise on a clipping count (C31: adaptive clipping).
+    The difference of neighboring sums has rank one. ``adaptive_clipping_sigma`` is the standard deviation of the noise
+    on a clipping count (C31: adaptive clipping).
     """
     # mu^2 B, with B the squared norm of a projected unit vector, plus a constant for the count
     energy = beta_distribution(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
@@ -115,9 +116,10 @@ def _least_over_tau(eps: Real, mu: Real, dim: int, rank: int, k: Real, sharp: bo
 
 
 def _gaussian_term_slope(eps: Real, m: Real, sharp: bool) -> Real:
-    """Return the derivative of the Gaussian delta in the sensitivity over noise ``m``.
+    """Return the derivative of a bound on the Gaussian delta in the sensitivity over noise ``m``.
 
-    If ``sharp`` is False, it is that of the probability that the absolute privacy loss exceeds ``eps``.
+    If ``sharp``, the bound is the Gaussian delta. Otherwise it is the probability that the absolute privacy loss
+    exceeds ``eps``.
     """
     # phi(m/2 - eps/m), or (1/2 + eps/m^2) phi(m/2 - eps/m) - (1/2 - eps/m^2) phi(m/2 + eps/m)
     near = normal_density(m / 2 - eps / m)
@@ -161,12 +163,12 @@ def beta_tail_sharp(
 
 
 def good_event(epsilon: Real, dim: int, rank: int, noise_multiplier: Real, change_rank: int, steps: int = 1) -> Real:
-    """Return a bound on delta of a run of M2 from a threshold for its projections (C16: good events).
+    """Return a bound on delta of a run of M2 without sampling (C16: good events).
 
-    The bound is the probability that some projection captures more of the difference of neighboring sums than the
-    threshold, plus the delta of a Gaussian run. It is minimized over the threshold. Without sampling, the bounds
-    ``good-event`` and ``good-event-q`` have this value.
+    The bound is the Gaussian delta for projected differences of neighboring sums with norms up to a threshold, plus a
+    bound on the probability that some norm exceeds this threshold. The sum is minimized over the threshold.
     """
+    # good-event and good-event-q are equal without sampling:
     # min over tau of T k P(B > tau) + G(eps; mu sqrt(T tau)), with the Gaussian delta G
     return _least_over_tau(epsilon, gaussian_mu(noise_multiplier, steps), dim, rank, steps * change_rank, sharp=True)
 
@@ -176,7 +178,7 @@ def _good_event_split(
 ) -> Real:
     """Return epsilon at ``delta`` of the bound :func:`good_event`, at a given split.
 
-    ``split`` is the fraction of delta for the event that some projection captures too much; "even" means one half.
+    ``split`` is the fraction of delta for the event that some norm exceeds the threshold; "even" means one half.
     """
     share = mp.mpf("0.5") if split == "even" else mp.mpf(split)
     a, b, bad = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(delta) * share / (steps * change_rank)

@@ -1,7 +1,7 @@
-"""Compute reference values for secret Gaussian sketches with noise in mpmath (C14: the secret sketch).
+"""Compute reference values in mpmath for secret Gaussian sketches with noise (C14: the secret sketch).
 
 A sketch of a matrix ``Q`` is ``Q A^T`` plus noise, with a secret Gaussian matrix ``A`` of ``rank`` rows. The bounds
-depend on its eigenvalue ratio ``gamma``, which is ``(lam + noise_sigma^2/sketch_sigma^2) / B``. ``lam`` is a lower
+depend on the eigenvalue ratio of the sketch, ``gamma = (lam + noise_sigma^2/sketch_sigma^2) / B``. ``lam`` is a lower
 bound of the eigenvalues of ``Q Q^T``, and ``B`` is the largest Frobenius norm of the difference of ``Q Q^T`` between
 neighbors. ``noise_sigma`` and ``sketch_sigma`` are the standard deviations of the noise and of the entries of ``A``.
 """
@@ -40,24 +40,25 @@ def _sharp_divergence(alpha: Real, front: Real, gamma: Real) -> Real:
 def rdp(epsilon: Real, rank: int, gamma: Real, eigenvalues: int = 1, steps: int = 1, layer_count: int = 1) -> Real:
     """Return delta of a sketch from the published Renyi curve.
 
-    The factor ``eigenvalues`` in the curve is the rank of the difference of ``Q Q^T`` between neighbors, for the
-    sketched matrix ``Q``. Delta is minimized over orders below the eigenvalue ratio ``gamma``.
+    ``eigenvalues`` is the rank of ``Q Q^T - R R^T``, where ``Q`` and ``R`` are the sketched matrices of neighboring
+    datasets. Delta is minimized over orders below the eigenvalue ratio ``gamma``.
     """
     front = mp.mpf(rank * eigenvalues * steps * layer_count) / 2
     return composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, mp.mpf(gamma))
 
 
 def rdp_tight(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return delta of a sketch from the published Renyi curve with one eigenvalue.
+    """Return delta of a sketch from the Renyi curve of :func:`rdp` at ``eigenvalues = 1``.
 
-    This bound, ``rdp-tight``, holds for differences of every rank.
+    The result is a valid bound for differences of every rank.
     """
     return rdp(epsilon, rank, gamma, 1, steps, layer_count)
 
 
 def rdp_best(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_count: int = 1) -> Real:
-    """Return the smaller delta of two Renyi curves of a sketch, each minimized over the order."""
-    # Orders are below gamma for the curve of rdp-tight, and from 2 to below gamma + 1 for the second curve.
+    """Return the smaller one of two deltas of a sketch, each from its own Renyi curve."""
+    # Each delta is minimized over the order: below gamma for the curve of rdp-tight, and from 2 to below gamma + 1 for
+    # the second curve.
     front, gamma = mp.mpf(rank * steps * layer_count) / 2, mp.mpf(gamma)
     one = composition.delta_from_renyi(lambda alpha: _tight_divergence(alpha, front, gamma), epsilon, 1, gamma)
     return min(
@@ -71,7 +72,7 @@ def divergence_at_order(order: Real, rank: int, gamma: Real, eigenvalues: int) -
 
 
 def one_step_delta(epsilon: Real, rank: int, frobenius_bound: Real, sensitivity: Real, noise_sigma: Real) -> Real:
-    """Return delta of one step of LoRA as a sketch, by :func:`rdp_best`."""
+    """Return delta of one step of LoRA, which is treated as a secret sketch, by :func:`rdp_best`."""
     # The eigenvalue ratio of the sketch is r sigma_g^2 / (2 B_F B_S), with the Frobenius bound B_F and the sensitivity
     # B_S.
     change = 2 * mp.mpf(frobenius_bound) * mp.mpf(sensitivity)
@@ -88,7 +89,8 @@ def by_design_delta(
     eigenvalues: int,
     steps: int = 1,
 ) -> Real:
-    """Return the refuted delta that was published for a whole run of LoRA as a sketch (C22)."""
+    """Return delta of a run of LoRA by a published bound that is refuted (C22)."""
+    # one sketch for the whole run
     # The eigenvalue ratio of the sketch is (p/4) b r sigma_g^2 / (C^2 T ((1 + p)^T - 1)), with p = step_smoothness, b =
     # 2 C/B_S, the rank r, the noise sigma_g, the Frobenius bound C, the sensitivity B_S and the number T of steps.
     product, norm = mp.mpf(step_smoothness), mp.mpf(frobenius_bound)
@@ -120,10 +122,10 @@ def exact_rank1(epsilon: Real, rank: int, gamma: Real, steps: int = 1, layer_cou
 
 
 def _one_order_delta(degrees: int, nu: Real, epsilon: Real, tail: Function) -> Real:
-    """Return delta of a sketch in the add or the remove direction, for a difference of rank one.
+    """Return delta of a sketch in one direction (add or remove), for a difference of rank one.
 
-    ``tail(degrees, x)`` is the lower or the upper tail of a chi-square variable. ``1 + nu`` is the ratio of the
-    variances of the two output distributions.
+    The second output distribution has ``1 + nu`` times the variance of the first. ``tail(degrees, x)`` is the lower
+    tail of a chi-square variable if ``nu > 0``, else the upper tail.
     """
     # F(w) - e^eps F(w/(1+nu)) with F(x) = tail(degrees, x) and w = (degrees ln(1+nu) - 2 eps)(1+nu)/nu, or 0 unless w >
     # 0

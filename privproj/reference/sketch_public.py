@@ -30,7 +30,7 @@ def least_over_radius(radius: Function, mu: Real, epsilon: Real, count: int) -> 
     The bound is the probability that some factor is too large plus a Gaussian delta, minimized over this probability.
 
     Args:
-        radius: Map from the log of a probability to a factor that a release exceeds at most with this probability.
+        radius: Map from ``ln p`` to a value that the factor of a release exceeds with probability at most ``p``.
         mu: The sensitivity over noise of all releases together, without the factor.
         epsilon: The epsilon of the bound.
         count: The number of releases.
@@ -48,7 +48,7 @@ def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split:
     """Return epsilon of releases with a random factor in their sensitivity (C16: good events).
 
     Args:
-        radius: Map from the log of a probability to a factor that a release exceeds at most with this probability.
+        radius: Map from ``ln p`` to a value that the factor of a release exceeds with probability at most ``p``.
         mu: The sensitivity over noise of all releases together, without the factor.
         delta: The delta of the bound.
         count: The number of releases.
@@ -60,11 +60,11 @@ def epsilon_at_split(radius: Function, mu: Real, delta: Real, count: int, split:
 
 
 def _radius(rank: int) -> Function:
-    """Return a map from a log probability to a factor by which a public sketch increases a norm.
+    """Return a map from ``ln p`` to a bound on the factor by which a public sketch increases a norm.
 
-    The increase exceeds the factor at most with this probability (C16: good events).
+    The factor exceeds the bound with probability at most ``p`` (C16: good events).
     """
-    # 1 + sqrt(2 ln(1/d0)/rank) for the probability d0
+    # 1 + sqrt(2 ln(1/p)/rank)
     return lambda log_bad: 1 + mp.sqrt(-2 * log_bad / rank)
 
 
