@@ -115,13 +115,13 @@ def _properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def meaning_of(scheme: Scheme) -> str:
-    """Return a description of a sampling scheme: requirement, relations and default."""
+    """Return requirements, relations and default relation of a sampling scheme."""
     default = f" Default: {scheme.why_default}" if scheme.why_default else ""
     return f"{scheme.requirements} It works with {' and '.join(scheme.relations)}.{default}"
 
 
 def data(name: str) -> dict[str, Any]:
-    """Return the contents of the TOML file ``name`` of the command line."""
+    """Return the contents of the file ``<name>.toml`` in this package."""
     return tomllib.loads(files("privproj_cli").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
@@ -255,8 +255,8 @@ def _completions() -> list[str]:
 def bounds_command(name: str | None, json: bool) -> int:
     """List the bounds, or describe one of them.
 
-    NAME is a bound, also as MECHANISM.NAME, which is shown in full. For a mechanism or a published method (DP-SGD,
-    DP-GRAPE, ...) the command lists the bounds that account for it.
+    NAME may be BOUND or MECHANISM.BOUND: the command prints all details of the bound. For a mechanism or a published
+    method (DP-SGD, DP-GRAPE, ...), the command lists the bounds that account for it.
 
     \b
     Example:

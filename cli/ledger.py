@@ -113,7 +113,10 @@ def report_text(account: Account, so_far: Result | None, planned: Result) -> str
 
 
 def ledger_text(summary: dict[str, Any], budget: dict[str, str], verbose: bool = False) -> str:
-    """Return the output of ``privproj ledger``, with further lines ``budget`` by label."""
+    """Return the output of ``privproj ledger`` as text.
+
+    ``budget`` has further lines by label.
+    """
     so_far, steps, planned = summary["so_far"], summary["steps"], summary["steps_planned"]
     goal = "" if summary["target_epsilon"] is None else f", target epsilon {summary['target_epsilon']:g}"
     share = f" ({percent(steps / planned)})" if planned > 0 else ""
@@ -167,7 +170,7 @@ def exceeded(summary: dict[str, Any], epsilon: float) -> list[str]:
 
 
 def plan_record(schedule: Composition, epsilon: float, delta: float) -> tuple[dict[str, Any], Result]:
-    """Return the output of ``privproj remaining`` as data, and the result of the plan."""
+    """Return the data of ``privproj remaining``, and the epsilon of all phases."""
     rows, of_plan = remaining(schedule, epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0

@@ -197,7 +197,7 @@ def sentence_of(error: InvalidParameterError, options: Collection[str]) -> str:
 
 
 def options_in(argv: list[str]) -> list[str]:
-    """Return the options of the command that a command line names; empty without one."""
+    """Return the options of the command in these arguments; empty without a command."""
     command: click.Command | None = cli
     for word in argv:
         if not isinstance(command, click.Group):

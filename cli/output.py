@@ -34,7 +34,7 @@ def complain(message: str, code: int) -> int:
 def bar(length: int, label: str, hidden: bool = False) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; yield a function that adds completed steps.
 
-    The first call adds the steps of an earlier run, which the displayed rate does not include.
+    The displayed rate excludes the steps that are added first, because an earlier run may have completed them.
     """
 
     def per_second(rate: float | None) -> str | None:

@@ -33,7 +33,7 @@ def papers() -> list[dict[str, Any]]:
 
 
 def completed(item: dict[str, Any]) -> dict[str, Any]:
-    """Add verdict, reason and proof of its bound to a theorem, figure or algorithm."""
+    """Return a theorem, figure or algorithm with added fields, such as ``proof``."""
     complete = dict(item)
     if "bound" in item:
         mechanism, _, name = item["bound"].partition(".")
@@ -127,7 +127,7 @@ def value_text(item: dict[str, Any]) -> str:
 
 
 def quantity_of(item: dict[str, Any]) -> str:
-    """Return the quantity, such as epsilon, that the command of a theorem computes."""
+    """Return the quantity that the ``command`` of a theorem computes, such as epsilon."""
     query = item["command"].split()[1]
     quantity = item.get("key", "value")
     if quantity == "value":
@@ -136,7 +136,7 @@ def quantity_of(item: dict[str, Any]) -> str:
 
 
 def full_name(item: dict[str, Any]) -> str:
-    """Return the name of a theorem, followed by others that it covers."""
+    """Return the name of a theorem and of others that its entry covers, as text."""
     *others, last = (item["name"], *item.get("also", ()))
     return f"{', '.join(others)} and {last}" if others else last
 

@@ -229,7 +229,7 @@ def evaluate_query(
 ) -> int:  # fmt: skip
     """Evaluate a query of a mechanism, print the result, and return the exit code.
 
-    ``quantity`` is the query, such as "epsilon", and ``options`` has the target.
+    ``quantity`` names the query, such as "epsilon". ``options`` has the target, such as ``delta``.
     """
     result = getattr(privproj, quantity)(mechanism, **options, **run)
     if digits is not None:
@@ -305,7 +305,7 @@ def build_mechanism(kind: type[Mechanism], values: dict[str, Any]) -> Mechanism:
 def take_adapter(
     kind: type[Mechanism], values: dict[str, Any], from_peft: str | None, whole_gradients: bool = False
 ) -> None:
-    """Put the layers of a PEFT adapter into the options of m2; print them otherwise.
+    """Print the layers of a PEFT adapter; for m2, also add the layers to the options.
 
     ``values`` are the options. ``whole_gradients`` confirms that whole gradients, not LoRA factors, were clipped and
     projected, which m2 requires.
@@ -373,7 +373,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, csv: bool,
 
 
 def _query_group(quantity: str) -> QueryGroup:
-    """Build the command group of a query for one number, such as ``privproj epsilon``."""
+    """Build the command group of a quantity, such as ``privproj epsilon``."""
     clip = option("--clip", "Print the noise standard deviation for this clipping norm.", metavar="C")
     options = [json_option(), verbose_option(), bound_option(), refuted_option(), clip]
     if quantity in ("epsilon", "delta"):

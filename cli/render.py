@@ -1,6 +1,6 @@
 """Render results as text and JSON.
 
-Numbers in text are rounded to four significant digits, on the safe side.
+Results in text have four significant digits: upper bounds are rounded up, and lower bounds down.
 """
 
 import math
@@ -48,7 +48,7 @@ FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON text, with the lower bound of each result inside it."""
+    """Return a value as JSON text, with a lower bound added to each contained result."""
     import json
 
     from privproj.accounting.lower_bounds import with_details
@@ -72,7 +72,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def delta_shown(value: float) -> str:
-    """Return a delta as text; "< 1e-300" if it is at most about 1e-300."""
+    """Return a delta as text; "< 1e-300" for a delta of at most 1.01e-300."""
     return "< 1e-300" if value <= 1.01e-300 else round_outward(value)
 
 
@@ -270,7 +270,7 @@ def gap_text(ratio: float) -> str:
 
 
 def numerics_text(result: Result) -> str:
-    """Return the grid of a composition and its numerical errors as text, if any."""
+    """Return numerical parameters and errors of a result as text; may be empty."""
     numerics: Any = result.numerics
     proof, composer = numerics.get("certified"), numerics.get("composer")
     bounded = "all numerical errors are bounded and included"
@@ -292,7 +292,7 @@ def numerics_text(result: Result) -> str:
 
 
 def digits_text(result: Result) -> str:
-    """Return the value of the bound in mpmath as text; empty if it was not computed."""
+    """Return the value computed with mpmath as text; empty without ``--digits``."""
     record: Any = result.numerics.get("mpmath")
     return f"{record['value']} ({record['digits']} digits)" if record else ""
 

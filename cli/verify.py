@@ -38,10 +38,10 @@ class DocumentKind:
 
     Attributes:
         noun: The kind in messages, such as "a certificate".
-        recognizes: A function from the bytes of a file that returns True for a document of this kind.
-        verify: A function from a document to the verdict.
-        verify_with_ledger: A function from a document, the ledger of its run and the names of further files to the
-            verdict; None if such documents are not about ledgers.
+        recognizes: A function that takes the bytes of a file, and returns True for a document of this kind.
+        verify: A function that takes a document, and returns the verdict.
+        verify_with_ledger: A function that takes a document, the ledger of its run and the names of further files, and
+            returns the verdict; None if no ledger can be passed with the document.
     """
 
     noun: str
@@ -63,9 +63,10 @@ def command(file: tuple[str, ...], delta: float | None, json: bool, verbose: boo
     privproj trusts only the parameters in the file. It recomputes everything else and compares. The exit code is 1 if a
     check fails, and 2 if the file is malformed.
 
-    In a ledger, every line must have the form that privproj writes and match the hash chain, and the targets must hold.
-    The chain has no key: anyone with the file can write another run's ledger, or cut lines off its end. If planned
-    releases are missing from a consistent file, the exit code is 0, and the verdict states their number.
+    In a ledger, every line must have the form that privproj writes and match the hash chain, and no planned epsilon may
+    exceed its target. The chain has no key: anyone with the file can write another run's ledger, or cut lines off its
+    end. If planned releases are missing from a consistent file, the exit code is 0, and the verdict states their
+    number.
 
     After a privacy statement, you may pass the ledger and the checkpoint of its training run. privproj then compares
     the three files.
@@ -163,7 +164,7 @@ def render_verdict(
         kind: The kind of the document, for JSON.
         what: The name of the document in the first line of the text.
         record: Further data for JSON.
-        parts: Lines of the text by label. A line that is None is the entry of ``record`` with the same name.
+        parts: Lines of the text by label. For None, the line is the entry of ``record`` under the label.
         details: Further lines by label, for ``--verbose``.
         more: Lines after the failed checks.
     """
@@ -190,7 +191,7 @@ def missing_lines(verdict: Verdict, planned: int) -> list[str]:
 
 
 def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
-    """Return the verdict on a ledger, as data for JSON and as a function for text."""
+    """Return a ledger verdict as data for JSON, and a function that returns its text."""
     account = verdict.account.renumbered
     summary, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
     gap = missing_lines(verdict, account.planned.spent)
@@ -228,9 +229,9 @@ def ledger_claim(summary: dict[str, Any], missing: int) -> str:
 
 
 def unit_text(result: Result, more: str = "") -> str:
-    """Return a neighboring relation, and how neighboring datasets differ, as text.
+    """Return a neighboring relation as text, with its meaning in parentheses.
 
-    ``more`` is appended to the difference.
+    ``more`` is added before the closing parenthesis.
     """
     relation = NeighboringRelation(str(result.run["relation"]))
     return f"{relation} ({relation.difference}{more})"
