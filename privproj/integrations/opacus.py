@@ -162,8 +162,8 @@ class ProjectionAccountant:
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
         """Return a hook for Opacus' optimizers that records each step.
 
-        A step of an optimizer of privproj is recorded by its plan, any other step as the Gaussian mechanism. If Opacus'
-        ``make_private`` calls this method, an unsupported loader or optimizer is rejected immediately.
+        Steps of a privproj optimizer are recorded as the mechanism of its plan, other steps as the Gaussian mechanism.
+        If Opacus' ``make_private`` calls this method, an unsupported loader or optimizer is rejected immediately.
 
         Args:
             sample_rate: The probability that a record is in a batch, above 0 and at most 1.

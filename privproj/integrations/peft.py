@@ -45,7 +45,7 @@ TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight
 
 
 def layers_from_peft(directory: str) -> tuple[Layer, ...]:
-    """Return the adapted layers of a PEFT LoRA directory, with inputs, rank and count.
+    """Return the adapted layers of a PEFT LoRA directory.
 
     :class:`privproj.M2` with these layers accounts for full gradients that are clipped and then projected to these
     ranks. Training LoRA's own factors is accounted as :class:`privproj.Gaussian`, for any shapes.
@@ -55,7 +55,7 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
             ``save_pretrained`` writes them, also for a model that is not trained yet.
 
     Returns:
-        One :class:`privproj.Layer` for each pair of inputs and rank, with its count, in increasing order.
+        One :class:`privproj.Layer` for each pair of inputs and rank, with the number of such layers; sorted by pair.
 
     Raises:
         InvalidParameterError: A file is missing or malformed, or the adapter trains parameters that are not projected.

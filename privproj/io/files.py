@@ -184,12 +184,12 @@ def _exact(text: str) -> float:
 
 
 def parse_json(text: str, number: Callable[[str], float] = _exact) -> Any:
-    """Return the value of a JSON text whose numbers are doubles without a loss of digits.
+    """Return the value of a JSON text without duplicate keys, nan and infinities.
 
-    ``number`` replaces the parser of numbers with a point or an exponent.
+    ``number`` parses each number with a point or an exponent. By default such a number must be exactly a double.
 
     Raises:
-        ValueError: The text is not JSON, or has a duplicate key, nan or an infinity.
+        ValueError: The text is not JSON, has a duplicate key, nan or an infinity, or ``number`` raises ValueError.
         RecursionError: The text is nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_unique, parse_float=number, parse_constant=_refuse_constant)

@@ -12,8 +12,9 @@ are missing; for that the caller may store the number of releases outside the fi
 show that a person replaced it by the ledger of another run.
 
 The target of a ledger is an epsilon and a delta that the run must not exceed. A phase that would exceed the target is
-rejected before it begins, unless it sets a new target. A target with a further key is enforced by an optional feature
-(:class:`Budget`). Such a target is fixed before the first release, and every release is counted before it is recorded.
+rejected before it begins, unless it sets a new target. A target with a key besides ``epsilon`` and ``delta`` is
+enforced by an optional feature (:class:`Budget`). Such a target is fixed before the first release, and every release is
+counted before it is recorded.
 """
 
 import json
@@ -95,7 +96,7 @@ class Budget(Protocol):
     With a budget, later phases of the run may depend on earlier outputs.
 
     Attributes:
-        requirements: The requirement on the run, in place of a plan that is fixed in advance.
+        requirements: The requirement on the run. It replaces the requirement that the plan is fixed in advance.
         report: A text that says which epsilon may be reported.
     """
 
@@ -122,7 +123,7 @@ class Budget(Protocol):
         ...
 
     def labels(self) -> dict[str, str]:
-        """Return the labels and lines of the budget in the text output of the ledger command."""
+        """Return the lines of the budget in the text output of the ledger command, by label."""
         ...
 
 
@@ -132,7 +133,8 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
     It is None for a target of epsilon and delta only, which needs no budget.
 
     Raises:
-        InvalidParameterError: The target is empty, or has None, an unknown key or several further keys.
+        InvalidParameterError: The target is empty, has an unknown key or a value None, or has several keys besides
+            ``epsilon`` and ``delta``.
     """
     # The table BUDGETS maps a further key of a target to a class. The class is called with the entries of the target
     # and, if releases are counted, with the ``relation`` and the ``group_size`` of the phases.
@@ -144,15 +146,15 @@ def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
 
 @dataclass(frozen=True)
 class Account:
-    """The content of a ledger: planned and recorded releases of the phases of a run.
+    """The planned and recorded releases of the phases of a run.
 
     :func:`privproj.io.read_ledger` returns one.
 
     Args:
         phases: A pair for each phase: its entry as in a run file, with the planned number of steps, and its number of
             recorded releases.
-        target: The epsilon and delta that the run must not exceed, as set by the latest phase with a target. It has a
-            further key if a :class:`Budget` enforces it. None: there is no target.
+        target: The epsilon and delta that the run must not exceed, as set by the latest phase with a target. A
+            key besides these two selects the :class:`Budget` that enforces the target. None: there is no target.
         insecure: True if some noise came from a known seed, so that nothing is protected.
         public_subspace: True if a phase trained in a subspace that is assumed to be public.
         alone: True if the training run has no ledger.
@@ -219,8 +221,8 @@ class Account:
 
         Raises:
             InvalidParameterError: A key or a value of the target is not valid.
-            UnsupportedError: No :class:`Budget` meets the target, or a target with a budget changes after the first
-                release.
+            UnsupportedError: No :class:`Budget` can guarantee the target, or the run has a release and the change is
+                from or to a target with a budget.
         """
         if target is None:
             return
@@ -279,7 +281,7 @@ class Account:
 
     @property
     def started(self) -> "Account":
-        """The account of the last phase and of all earlier phases with a release."""
+        """The account without the phases that have no release; the last phase is always kept."""
         # The last phase remains, because it may be about to begin.
         # No output of such a phase can have influenced the decision to abandon it.
         return replace(self, phases=(*(phase for phase in self.phases[:-1] if phase[1]), *self.phases[-1:]))
@@ -291,10 +293,10 @@ class Account:
 
     @property
     def planned(self) -> "Account":
-        """The account as if every phase had made all its planned releases.
+        """The account as if its phases had made all their planned releases.
 
-        Phases that never started are removed. With a :class:`Budget` only the last phase is completed, because an
-        earlier phase may stop at any time.
+        With a :class:`Budget` this is assumed of the last phase only, because an earlier phase may stop at any time.
+        Phases without a release are removed, except the last phase.
         """
         return self.started.to_end(-1 if self.is_adaptive else 0)
 
@@ -411,7 +413,7 @@ class Account:
 
 
 def _releases_per_step(entry: Mapping[str, Any]) -> int:
-    """Return the number of releases in a step: for balls-in-bins, the batches of an epoch; else 1."""
+    """Return the number of releases in a step of a phase; for balls-in-bins a step is an epoch."""
     return int(entry["batches"]) if entry.get("sampling") == "balls-in-bins" else 1
 
 

@@ -141,7 +141,7 @@ class Entry:
 
 
 def change_text(before: float, now: float) -> str:
-    """Return the relative change of a number in percent as text; for a change from 0, the number."""
+    """Return the relative change of a number in percent as text; if ``before`` is 0, the difference."""
     return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
 
 

@@ -217,7 +217,7 @@ class Accountant:
 
     @staticmethod
     def _phase(mechanism: Mechanism, name: str | None, bound: str | None, run: RunOptions) -> Phase:
-        """Return the phase of some releases after checking it; one step by default."""
+        """Return a checked phase of the mechanism, of one step unless ``run`` sets steps or epochs."""
         counted: RunOptions = run if {"steps", "epochs"} & set(run) else {**run, "steps": 1}
         phase = phase_of(mechanism, name or getattr(mechanism, "name", ""), bound, **counted)
         phase.check()
@@ -278,7 +278,7 @@ class Accountant:
 
         Raises:
             InvalidParameterError: A value is out of range, or there is neither a release nor a mechanism.
-            UnsupportedError: A phase has no privacy profile, or no amplification by subsampling.
+            UnsupportedError: The bound of a phase has no privacy profile, or does not support sampled batches.
 
         >>> from privproj import Accountant, Gaussian
         >>> Accountant().remaining(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).more_steps

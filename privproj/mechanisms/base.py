@@ -268,13 +268,13 @@ class ClippedSum(NoisyMechanism):
 
     @property
     def adaptive_count_shift(self) -> float:
-        """The squared sensitivity over noise of the clipping count; 0 without a count."""
+        """The squared sensitivity of the clipping count divided by its noise variance; 0 without a count."""
         # c = (1/2)/S (C31)
         return 0.0 if self.adaptive_clipping_sigma is None else (0.5 / self.adaptive_clipping_sigma) ** 2
 
     @property
     def mu_with_count(self) -> float:
-        """The sensitivity over noise of gradient sum and clipping count together, rounded up.
+        """The ratio of sensitivity to noise of gradient sum and clipping count as one vector, rounded up.
 
         Raises:
             InvalidParameterError: The noise multiplier was omitted.
@@ -285,13 +285,13 @@ class ClippedSum(NoisyMechanism):
         return math.nextafter(math.hypot(self.mu, 0.5 / self.adaptive_clipping_sigma), math.inf)
 
     def mus_with_count(self, mu: Any) -> Any:
-        """Return the sensitivity over noise of gradient sum and clipping count together.
+        """Return :attr:`mu_with_count` for each given ratio of the gradient sum.
 
         Args:
-            mu: The sensitivity over noise of the sum alone, a number or an array.
+            mu: The ratio of sensitivity to noise of the gradient sum, a number or an array.
 
         Returns:
-            The joint ratios, rounded up.
+            The ratios of gradient sum and clipping count as one vector, rounded up.
         """
         # sqrt(mu^2 + c^2) (C31); soundness: 1e-15 covers four roundings
         joint = (mu * mu + self.adaptive_count_shift) ** 0.5 * (1.0 + 1e-15)
@@ -320,7 +320,7 @@ class ClippedSum(NoisyMechanism):
 
 
 def _with_count(mechanism: Mechanism, sigma: float | None, size: int) -> Mechanism:
-    """Return the mechanism with the noise on its clipping count divided by ``size``."""
+    """Return the mechanism with ``adaptive_clipping_sigma`` set to ``sigma / size``; unchanged for None."""
     if sigma is None:
         return mechanism
     return replace(mechanism, adaptive_clipping_sigma=sigma / size)  # pyright: ignore[reportCallIssue]

@@ -81,9 +81,9 @@ class Bound:
         exact: Whether two neighboring datasets attain the bound: True, False, or a function of the mechanism that
             returns one of them. "given-projection" means that the bound is exact for an adversary who also observes the
             projections (C4).
-        worst_differences: A function of the mechanism that returns privacy profiles, usually the largest first. Each is
-            the profile for one difference between neighboring sums that the assumptions allow. So each is a lower bound
-            on delta if the adversary observes the projections (C28). None means that no such profile is known.
+        worst_differences: A function of the mechanism that returns privacy profiles. Each is the profile for one
+            difference between neighboring sums that the assumptions allow. So each is a lower bound on delta if the
+            adversary observes the projections (C28). None means that no such profile is known.
         status: Proved, conditional, asymptotic or refuted.
         flaw: Why a refuted or asymptotic bound is not a guarantee.
         assumptions: A function of the mechanism that returns the assumptions on the data. A bound with an assumption is
@@ -97,8 +97,8 @@ class Bound:
             releases. "shared-projection": the projections of the layers may be dependent (C6). "one-vector" is a
             restriction: the theorem covers sketches of one vector only (C14).
         version: An integer that increases whenever a value of the bound may change.
-        example: The options of an example command. The default is the example of the mechanism. For a claim that has no
-            formula, the example is a whole command with another bound.
+        example: An example command that begins with ``privproj``, or only the options of a command that evaluates the
+            bound. The default is the example of the mechanism.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Bound:
     proof: str = ""
     of_group: Callable[[Any], Representation] | Literal["same"] | None = "same"
     exact: bool | Literal["given-projection"] | Callable[[Any], bool] = False
-    worst_differences: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None
+    worst_differences: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None  # usually the largest first
     status: Status = Status.PROVED
     flaw: Flaw | None = None
     assumptions: Callable[[Any], tuple[Assumption, ...]] = lambda mechanism: ()
