@@ -191,7 +191,7 @@ def number(
 def one_of(*choices: str) -> Kind:
     """Return the type of a parameter whose values are texts from a list of choices.
 
-    The class of the parameter must check the value.
+    The dataclass that declares the parameter must check its value.
     """
     return replace(TEXT, rule={"enum": [*choices]})
 
@@ -275,7 +275,7 @@ def parameters_of(record: type) -> dict[str, Parameter]:
 
 
 def parameters_from(record: type, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a dataclass's parameters by field name, from keys as in files."""
+    """Return the parameters of a dataclass by field name, converted from the values in a file."""
     readers = {name: (declared.key or name, declared.read) for name, declared in parameters_of(record).items()}
     return {name: read(keys[key]) for name, (key, read) in readers.items() if keys.get(key) is not None}
 

@@ -90,7 +90,7 @@ def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) 
 
     Args:
         log_value: The computed log probability.
-        error: The relative error of the probability, without that of special functions (C20).
+        error: The relative error of the probability, excluding errors of special functions (C20).
         steepness: A bound of ``|d log_value / d log(parameter)|`` for parameters that are themselves rounded.
 
     Raises:

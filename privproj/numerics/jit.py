@@ -58,9 +58,9 @@ _expected_rows: ContextVar[tuple[float, bool]] = ContextVar("expected_rows", def
 
 @contextmanager
 def expect_rows(count: float, *, may_load: bool = True) -> Iterator[None]:
-    """Return a context in which :func:`over_rows` chooses by the total number of rows.
+    """Return a context in which :func:`over_rows` expects ``count`` rows in all calls.
 
-    It chooses between plain Python and machine code.
+    This total determines whether plain Python or machine code runs.
 
     Args:
         count: The number of rows (kernel evaluations) that all calls in the context compute together.
@@ -90,7 +90,7 @@ def over_rows(
         first: The first arguments, of shape ``(n,)``.
         rows: The parameters, of shape ``(n, k)``.
         threads: The number of threads for machine code, which does not affect the values.
-        weight: The cost of a row, relative to a query for epsilon of M2, for the choice of machine code.
+        weight: The approximate cost of a row in plain Python, in milliseconds. Machine code runs if the total is large.
     """
     first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
     loop = _loop_over(kernel)

@@ -1,7 +1,7 @@
 """Find roots and minima of functions, and invert privacy profiles.
 
-Each end of a returned bracket was evaluated. :func:`root_of` builds a kernel (:mod:`privproj.numerics.jit`) that
-inverts a privacy profile by Newton's method. The other functions accept any function.
+:func:`root_of` builds a kernel (:mod:`privproj.numerics.jit`) that inverts a privacy profile by Newton's method. The
+other functions accept any function.
 """
 
 import math
@@ -208,7 +208,7 @@ def minimize_integer(f: Callable[[int], float], low: int, high: int) -> float:
 def newton_start(mu: float, log_delta: float) -> float:
     """Return approximately the epsilon of the Gaussian mechanism at ``log_delta < 0``.
 
-    ``mu`` is the sensitivity over noise.
+    ``mu`` is the sensitivity divided by the noise standard deviation.
     """
     square = -2.0 * log_delta
     reach = sqrt(max(square - log(2.0 * pi * max(square, 1.0)), 0.1 * square))
@@ -252,11 +252,13 @@ def root_of(ends: Callable[..., tuple[float, float, float, Any]], *, bends: bool
     """Return a kernel ``find_root(log_delta, row, state, start)`` that inverts a profile.
 
     The kernel returns approximately the smallest ``eps`` with ``delta(eps) <= e^log_delta``, which may be 0 or ``inf``,
-    and the residual of ``ln delta``. The caller must evaluate the profile at this ``eps``.
+    and the difference ``ln delta - log_delta`` at the last evaluation. The search begins at the epsilon ``start``. The
+    caller must evaluate the profile at the result.
 
     Args:
-        ends: A kernel with arguments ``(eps, row, state)``. It returns bounds of ``ln delta``, the slope ``-d ln
-            delta/deps``, and a state that makes the next evaluation faster without affecting its validity.
+        ends: A kernel with arguments ``(eps, row, state)``, where ``row`` has the parameters of the profile. It returns
+            bounds of ``ln delta``, the slope ``-d ln delta/deps``, and a state that makes the next evaluation faster
+            without affecting its validity.
         bends: True if the profile has kinks.
     """
     return with_globals(_find_root, ENDS=ends, BENDS=bends)

@@ -1,8 +1,8 @@
 """Special functions as kernels: plain functions of floats that need ``math`` only.
 
 Each function runs as plain Python, where one evaluation takes microseconds, and as machine code from the same source
-(:mod:`privproj.numerics.jit`). For an overflow, ``log(0)`` and ``1/0`` plain Python raises an error, but machine code
-returns inf or nan. So no kernel evaluates these. ``-inf`` is the log of zero.
+(:mod:`privproj.numerics.jit`). In plain Python ``log(0)``, ``1/0`` and overflows raise errors, but in machine code they
+give inf or nan. So kernels avoid such operations. ``-inf`` is the log of zero.
 
 Notation: ``phi`` and ``Phi`` are the density and the distribution function of the standard normal distribution,
 ``R(x) = (1 - Phi(x)) / phi(x)`` is the Mills ratio, ``B ~ Beta(a, b)`` with ``n = a + b``, and ``U ~ Gamma(a)``. Logs
@@ -198,7 +198,7 @@ def beta_fraction(a, b, x, y, excess, most):
 def log_beta_tail(a, b, x, y):
     """Return ``ln P(B > x)`` for ``B ~ Beta(a, b)`` and ``y = 1 - x``.
 
-    ``a`` and ``b`` are half-integers up to 5e5, or integers up to 1e12 with the larger margin of C26.
+    ``a`` and ``b`` are half-integers up to 5e5. Integers up to 1e12 require the larger error margin of C26.
     """
     # For integers the probability is a binomial tail.
     return log_beta_tail_from(a, b, x, y, beta_constant(a, b))
@@ -300,9 +300,9 @@ def convolve_discrete(x, p, y, q, square, points, mass, above, below):
         q: The masses of ``y``.
         square: True if both distributions are equal, which takes half the time.
         points: Increasing grid points; no atom is below the first one.
-        mass: Output: the sum of ``w`` over each interval. It must be zero, as the other outputs.
-        above: Output: the sum of ``w (v - left end)``.
-        below: Output: the sum of ``w (right end - v)``.
+        mass: Output, initially zero: the sum of ``w`` over each interval.
+        above: Output, initially zero: the sum of ``w (v - left end)``.
+        below: Output, initially zero: the sum of ``w (right end - v)``.
 
     Returns:
         The sums of ``w`` and of ``w (v - b)`` over the atoms at or above the last point ``b``.

@@ -26,7 +26,7 @@ def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: 
     Args:
         epsilon_at: A decreasing map from ``ln delta`` to epsilon in nats.
         eps: The target epsilon in nats.
-        rtol: The relative accuracy of ``1/ln(1/delta)``.
+        rtol: The relative accuracy of ``x = 1/ln(1/delta)``, the unknown of the search.
     """
     # The map was evaluated at the result, so the bound is valid.
     x = find_crossing(
@@ -86,7 +86,7 @@ class EpsilonDeltaRule:
         return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
-        """Return an upper bound of ``ln delta(eps)``, which is 0 for ``eps = 0``."""
+        """Return an upper bound of ``ln delta(eps)``, or 0 for ``eps = 0``; ``enough`` is unused."""
         return self.log_delta(eps).upper if eps > 0.0 else 0.0
 
     def over_run(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
@@ -128,8 +128,8 @@ class EpsilonDeltaRule:
 def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
     """Return the epsilon of ``steps`` adaptive releases by advanced composition, rounded up.
 
-    If each release is ``(eps, delta)``-DP, it holds at ``steps * delta + slack`` (Dwork, Rothblum, Vadhan 2010; in this
-    form Kairouz, Oh, Viswanath 2015).
+    If each release is ``(eps, delta)``-DP, the delta of all releases is ``steps * delta + slack`` (Dwork, Rothblum,
+    Vadhan 2010; in this form Kairouz, Oh, Viswanath 2015).
     """
     # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The
     # logarithm of d' is used because the rounding of 1/d' matters if d' is near 1.

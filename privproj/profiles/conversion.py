@@ -1,17 +1,16 @@
 """Exact inverses: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` (C24).
 
-Both hold without a tolerance. Reported epsilons have thirteen significant digits (fewer for some curves) and are
-rounded up. Before delta is evaluated at an epsilon, the epsilon is truncated to the same number of digits. Let ``D(e)``
-be the upper bound of ``ln delta`` at the epsilon ``e``, rounded up to a multiple of 2^-36; it depends on ``e`` only.
-Let ``V(h)`` be the delta that is printed for a log delta ``h`` (:func:`delta_value`, or :func:`log10_value`). The
-results are
+Both inequalities hold without a tolerance. Reported epsilons are rounded up to ``n`` significant digits, where ``n`` is
+13, or less for some curves. Let ``D(e)`` be the upper bound of ``ln delta`` at the epsilon ``e``, rounded up to a
+multiple of 2^-36; it depends on ``e`` only. Let ``V(h)`` be the delta that is printed for a log delta ``h``
+(:func:`delta_value`, or :func:`log10_value`). The results are
 
-    delta(e)   = V(D(c)), where c is the largest number with that many digits that is at most e,
-    epsilon(d) = the least number c with that many digits, near the inverse that the curve computes, with V(D(c)) <= d.
+    delta(e)   = V(D(c)), where c is e rounded down to n digits,
+    epsilon(d) = the least number c with n digits and V(D(c)) <= d, near the inverse that the curve computes.
 
-Both results use the test ``V(D(c)) <= d``, so the round trip holds exactly. If a bound is a map from delta to epsilon,
-and its delta is computed by root finding, epsilon and delta exchange their roles. Then the digits are those of
-``x = 1/ln(1/delta)`` (:func:`leads_with_epsilon`).
+Both results evaluate ``V(D(c))`` at numbers ``c`` with ``n`` digits, so the inequalities hold exactly. Some bounds are
+maps from delta to epsilon (:func:`leads_with_epsilon`). Their epsilon is evaluated at deltas for which
+``x = 1/ln(1/delta)`` has ``n`` digits. Their delta is given by the least such ``x`` with an epsilon of at most ``c``.
 """
 
 import math
@@ -52,18 +51,18 @@ def delta_value(log_delta: float) -> float:
 
 
 def log10_value(log_delta: float) -> float:
-    """Return the printed base 10 log of delta for a natural log: rounded up, at most 0."""
+    """Return ``log10(delta)`` as it is printed: rounded up, and at most 0."""
     return min(0.0, log_delta / math.log(10.0) + 8e-16 * abs(log_delta))
 
 
 def is_within(target: Target, log_delta: float) -> bool:
-    """Return whether the printed delta for this log delta, rounded up, meets a target delta."""
+    """Return whether the delta printed for ``rounded_log_delta(log_delta)`` meets the target."""
     # rounded up to a multiple of 2^-36
     return _is_printed_within(target, rounded_log_delta(log_delta))
 
 
 def _is_printed_within(target: Target, log_delta: float) -> bool:
-    """Return whether the printed delta for exactly this log delta meets a target delta."""
+    """Return whether the delta printed for ``log_delta``, not rounded first, meets the target."""
     if target.by_log:
         return log10_value(log_delta) <= target.log10_delta
     # A delta that is not printed is compared by its logarithm.
@@ -83,7 +82,7 @@ def floor_log_delta(target: Target) -> float:
 
 
 def resolved_at(curve: Curve, log_delta: float) -> Curve:
-    """Return ``curve``, or its slower form for deltas below double precision if needed."""
+    """Return the slower form of ``curve`` if doubles do not resolve this delta, else ``curve``."""
     small = curve.small_deltas if isinstance(curve, PrivacyProfile) else None
     return small.profile if small is not None and log_delta < small.below else curve
 
@@ -156,9 +155,9 @@ def _log_delta_of(x: float) -> float:
 
 
 def _least_passing(passes: Callable[[float], bool], near: float, digits: int = RESULT_DIGITS) -> float:
-    """Return the least number near ``near``, of ``digits`` significant digits, that passes.
+    """Return a number of ``digits`` digits that passes, while the next smaller number fails.
 
-    The next smaller number fails the test. The result is ``inf`` if none passes.
+    The search starts at ``near``. The result is ``inf`` if no number passes.
     """
     low = high = digits_above(max(near, LEAST_ROUNDED), digits)
     # The first step is less than the distance of two such numbers, and the steps grow.
@@ -203,9 +202,10 @@ def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
 
 
 def log_excess(curve: Curve, target: FullTarget) -> float:
-    """Return an upper bound of the log of delta over a target delta, at the target epsilon.
+    """Return an upper bound of ``ln(delta / target delta)`` at the target epsilon.
 
-    It may be loose if negative. For a map from delta to epsilon, it is the log of epsilon over the target epsilon.
+    A negative bound may be loose. If the curve is a map from delta to epsilon, the result is an upper bound of
+    ``ln(epsilon / target epsilon)`` at the target delta.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
         # A result is rounded up by at most a digit, so aim at the number before.

@@ -45,7 +45,7 @@ class Curve(Protocol):
 
 
 def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
-    """Return an upper bound of ``ln delta(eps)``, which may be loose below ``enough``."""
+    """Return an upper bound of ``ln delta(eps)``; a result below ``enough`` may be loose."""
     # A result above enough is the upper end of curve.log_delta(eps).
     shortcut: Callable[[float, float], float] | None = getattr(curve, "log_delta_unless", None)
     return curve.log_delta(eps).upper if shortcut is None else shortcut(eps, enough)
@@ -58,7 +58,7 @@ def at_first_level(curve: Curve) -> Curve:
 
 @dataclass(frozen=True)
 class TwoSidedTable:
-    """Functions for lower and upper bounds of a curve at many points, such as deltas."""
+    """Functions that return lower and upper bounds of a curve at many points."""
 
     # The code that builds the table guarantees the bounds.
     below: "Callable[[Array], Array]"  # Lower bounds at an array of points
@@ -100,7 +100,7 @@ class FreeParameter(NamedTuple):
 class PrivacyProfile:
     """The privacy profile ``delta(eps)`` of one release for ``eps >= 0``.
 
-    It holds in the add and remove directions.
+    ``delta(eps)`` is a bound in both directions, add and remove.
     """
 
     # The code that builds the profile guarantees that it is valid.
@@ -182,7 +182,7 @@ class PrivacyProfile:
         return replace(self, log_delta=log_delta, numerics=numerics, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` in nats, rounded to reported digits."""
+        """Return an enclosure of ``eps(delta)`` in nats; the upper end has ``self.digits`` digits."""
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
@@ -214,7 +214,7 @@ _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSIL
 
 
 def amplified_epsilon(eps: float, rate: float) -> float:
-    """Return the epsilon before sampling, ``ln(1 + (e^eps - 1)/rate)`` (C17)."""
+    """Return ``ln(1 + (e^eps - 1)/rate)``, the epsilon of a release without sampling (C17)."""
     if eps < 30.0:
         return math.log1p(math.expm1(eps) / rate)
     # The same without overflow: eps - ln q + ln(1 - (1 - q) e^-eps).
@@ -222,7 +222,7 @@ def amplified_epsilon(eps: float, rate: float) -> float:
 
 
 class _RunRepresentation(Protocol):
-    """A bound of one release, other than a privacy profile, that composes over a run."""
+    """A bound of one release, other than a privacy profile, with a curve for each run."""
 
     def over_run(self, run: Run, /) -> Curve:
         """Return the privacy curve of the run.

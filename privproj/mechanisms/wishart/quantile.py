@@ -3,8 +3,8 @@
 The privacy loss of the vector Wishart mechanism is ``(d+1-r)/2 ln A + (W/2)(1/A - 1)`` for two random variables ``A``
 and ``W`` (C9). ``A = rho + sqrt(1-rho^2) T/sqrt(r)``, where ``rho`` is the cosine of neighboring vectors and ``T`` has
 Student's t distribution with ``r`` degrees of freedom. ``W`` is chi-square with ``r + d - 1`` degrees of freedom. ``T``
-and ``W`` are outside of their quantiles with probabilities ``delta_T`` and ``delta_W``, whose sum is delta. Within the
-quantiles, the bound ``quantile`` is the published bound on the loss, and ``quantile-sharp`` is the largest loss.
+and ``W`` are outside of their quantiles with probabilities ``delta_T`` and ``delta_W``, whose sum is delta. Epsilon is
+a bound on the loss within the quantiles: the published bound (``quantile``), or the largest loss (``quantile-sharp``).
 """
 
 import math
@@ -29,7 +29,7 @@ QUANTILE_RTOL = 1e-12  # soundness: quantiles are moved outward by this relative
 class _Quantiles:
     """Quantiles of the Student variable ``T`` and the chi-square variable ``W``.
 
-    The privacy loss of the vector Wishart mechanism is a function of both (C9).
+    The privacy loss of the vector Wishart mechanism is a function of ``T`` and ``W`` (C9).
 
     Attributes:
         t: The quantile of ``|T|/sqrt(r)``, where ``r`` is the number of degrees of freedom.
@@ -43,10 +43,11 @@ class _Quantiles:
 
 
 def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles:
-    """Return the quantiles of the two variables of the Wishart loss, rounded outward.
+    """Return quantiles of the Student and the chi-square variable of the Wishart loss.
 
     The Student variable is outside of its quantiles with probability ``e^log_delta_t``, and the chi-square variable
-    with probability ``e^log_delta_w``. The quantiles are infinite if a probability is too small.
+    with probability ``e^log_delta_w``. The quantiles are rounded outward; they are
+    infinite if a probability is too small.
     """
     from scipy import special
 
@@ -93,9 +94,9 @@ def largest_at_corners(
 
 
 def published_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the published bound on the privacy loss outside of two tail events.
+    """Return the published bound on the Wishart loss outside of two tail events.
 
-    The events are tails of the two variables of the Wishart loss, a Student and a chi-square variable.
+    The loss is a function of a Student and a chi-square variable. Each event is a tail of one of these variables.
 
     Args:
         dim: The dimension.
@@ -123,8 +124,8 @@ def split_rule(epsilon: Callable[[float | str, float], float], default: float | 
     """Return a bound whose epsilon depends on how delta is divided between two events.
 
     Args:
-        epsilon: A function of the split and ``ln delta`` that returns epsilon. A split is the share of delta for one
-            event, or a text if the share is optimized.
+        epsilon: A function of the split and ``ln delta`` that returns epsilon. A split is the share of delta for the
+            first event, or "optimal".
         default: The split if the run has none.
         **fields: Other fields of :class:`privproj.profiles.approximate_dp.EpsilonDeltaRule`.
     """
@@ -146,9 +147,10 @@ def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
 def quantile_epsilon(
     loss: LossBound, dim: int, rank: int, misalignment: float, split: float | str, log_delta: float
 ) -> float:
-    """Return epsilon at a log delta, for a bound ``loss`` outside of two tail events.
+    """Return epsilon at a log delta, given a function that bounds the Wishart loss.
 
-    ``split`` is the share of delta for the tail of the Student variable, or a text to optimize the share.
+    The bound ``loss`` holds outside of two tail events. ``split`` is the share of delta for the tail of the Student
+    variable, or "optimal".
     """
     if isinstance(split, float):
         # delta_T = split delta, delta_W = (1 - split) delta.
@@ -183,10 +185,10 @@ QUANTILE = Bound(
 
 
 def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w: float) -> float:
-    """Return the largest privacy loss outside of two tail events (C11).
+    """Return the largest Wishart loss outside of two tail events (C11).
 
-    The events are tails of the two variables of the Wishart loss, a Student and a chi-square variable. ``m`` is the
-    largest misalignment of neighboring vectors.
+    The loss is a function of a Student and a chi-square variable. Each event is a tail of one of these variables.
+    ``m`` is the largest misalignment of neighboring vectors.
     """
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     spread = math.sqrt(m * (2.0 - m)) * quantiles.t
