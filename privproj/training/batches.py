@@ -178,7 +178,6 @@ class PrivateLoader(BatchState):
     Each batch must be released before the next one is drawn. If a batch has no records, the loader releases it without
     yielding it. If your loop counts batches, set ``keeps_empty = True`` to get empty batches too.
 
-
     Args:
         loader: The user's loader, whose dataset, ``collate_fn`` and worker settings are used.
         plan: The plan of the run, with the sampling and its rate.
@@ -328,7 +327,7 @@ class PrivateLoader(BatchState):
     def _batches(self, sampler: Iterator[list[int]], shares: deque[list[int]]) -> Iterator[Batch]:
         """Yield this process's share of every batch that ``sampler`` draws.
 
-        The record numbers of the whole batch are appended to ``shares``.
+        The record numbers of the whole batch, not only of the share, are appended to ``shares``.
         """
 
         def shared() -> Iterator[list[tuple[int, int]]]:

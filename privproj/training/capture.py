@@ -93,7 +93,7 @@ class _Pass(TorchFunctionMode):
         self.is_running = True
 
     def check(self, func: Any, kwargs: dict[str, Any]) -> None:
-        """Raise an error if the loss function sets a seed, uses a generator or sets ``data``."""
+        """Raise an error for seeds, generators and assignments to ``tensor.data``."""
         if self.recorder.seeds() != self.recorder.secret_seeds or kwargs.get("generator") is not None:
             remedy = "remove torch.manual_seed and generator= from it, because known random numbers reveal records"
             what = f"a seed or a generator of its own, seen at {getattr(func, '__name__', func)}"
@@ -125,7 +125,7 @@ class _Pass(TorchFunctionMode):
             self.check_caught(error)
 
     def check_caught(self, error: BaseException) -> None:
-        """Raise an error if an error caught by the loss function may depend on the record."""
+        """Check an error that the loss function caught; by default every one is allowed."""
 
     def leaks(self) -> bool:
         """Return whether a tensor computed from records is alive after the loss function."""
@@ -172,11 +172,11 @@ class AllRecords(_Pass):
     """A call of the loss function for all records of a group, under ``vmap``.
 
     Attributes:
-        copies: For the ``id`` of the tensor that replaces a parameter, the trained tensor and the parameter. The
-            replacement has one copy for each record.
-        switch: One empty row for each record. It requires a gradient, so that autograd runs the backward pass of
+        copies: Pairs of a :class:`Trained` and one of its parameters, keyed by the ``id`` of the tensor that replaces
+            the parameter. The replacement has one copy for each record.
+        switch: An empty tensor, records x 0. It requires a gradient, so that autograd runs the backward pass of
             captured operations.
-        switches: ``switch`` as seen inside ``vmap``.
+        switches: ``switch`` as a batched tensor inside ``vmap``.
     """
 
     def __init__(
@@ -187,10 +187,10 @@ class AllRecords(_Pass):
         self.plain: dict[int, ref[Tensor]] = {}
 
     def check_caught(self, error: BaseException) -> None:
-        """Raise :class:`Split` to halve the group if only some records may cause the error.
+        """Raise :class:`Split` to halve the group if only some records may cause ``error``.
 
-        ``error`` is an error that the loss function caught. Raises :class:`UnsupportedError` instead if random numbers
-        were drawn before. For a single record or an error of ``vmap``, nothing is raised.
+        The loss function caught ``error``. If the function drew random numbers, :class:`UnsupportedError` is raised
+        instead. Nothing is raised for a single record or for an error of ``vmap`` itself.
         """
         records = len(self.switch)
         if records == 1 or not isinstance(error, Exception) or unsupported_by_vmap(error) is not None:
@@ -309,7 +309,7 @@ class AllRecords(_Pass):
         raise Split(values)
 
     def matrix(self, weight: Any) -> Trained | None:
-        """Return the trained matrix whose weight is ``weight``; None for any other tensor.
+        """Return the trained matrix with the weight ``weight``, or None if there is none.
 
         The result is also None within ``torch.func.grad`` and similar transforms.
         """
@@ -347,8 +347,8 @@ class AllRecords(_Pass):
         """Multiply ``x`` by a trained matrix, add a bias, and capture the matrix's gradient.
 
         ``forward`` computes the result from ``x`` and a bias or None. ``factors`` returns the two factors of the
-        matrix's gradient, each records x tokens x width, from ``x``, the gradient of the result and the value of the
-        bias input. The bias belongs to the dimension ``channels_at`` of the result.
+        matrix's gradient, each records x tokens x width, from ``x``, the gradient of the result and the constant in the
+        input column of the bias. The result has one bias for each index of its dimension ``channels_at``.
         """
         owner, parameter = self.copies.get(id(bias), (None, None))
         is_own = owner is trained
@@ -444,7 +444,7 @@ def _linear(during: AllRecords, input: Tensor, weight: Tensor, bias: Any = None)
 
 
 def _addmm(during: AllRecords, input: Tensor, mat1: Tensor, mat2: Tensor, **scales: Any) -> Any:
-    """Return the output of transformers' Conv1D, and capture the factors of its gradients."""
+    """Run ``addmm`` of a ``transformers.Conv1D``, and capture the factors of its gradients."""
     trained = during.matrix(mat2)
     if trained is None or not trained.is_transposed or scales:
         return NotImplemented
@@ -579,7 +579,8 @@ RULES: dict[Any, Callable[..., Any]] = {
 
 
 def _without_overrides(function: Any) -> Any:
-    """Return a copy of a torch function, with interception of the functions that it calls."""
+    """Return a copy of a torch function that does not call ``__torch_function__`` itself."""
+    # Interception then applies to the functions that the copy calls.
     names = {**function.__globals__, "has_torch_function": lambda *_: False}
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__kwdefaults__ = function.__kwdefaults__

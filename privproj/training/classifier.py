@@ -255,7 +255,7 @@ class ClassifierTraining:
     def start_next_stage(self) -> None:
         """Start the first training stage that is not finished according to the ledger.
 
-        A resumed stage keeps the noise with which it began.
+        A resumed stage keeps the noise multiplier with which it began.
         """
         settings, rank = self.settings, self.settings.rank or 0
         search = settings.subspace_steps or self.total // 2

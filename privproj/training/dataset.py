@@ -5,10 +5,10 @@ A record that occurs k times in a dataset contributes up to k times the clipping
 A ledger belongs to one dataset. A digest identifies the dataset in a separate file next to the ledger. The file must
 not be published, because the digest can confirm a correct guess of the data.
 
-A run must account for all earlier releases on the same tensors. So its first release sets an attribute, the stamp, on
-every trained tensor and on every module that contains one. The stamp lists the releases that are accounted so far. A
-later run needs the same ledger or, without a ledger, a subspace whose account has these releases. Copies and pickles of
-a module have its stamp. Weights that are loaded into another module have no stamp.
+A run must account for all earlier releases on its tensors. So its first release sets an attribute, the stamp, on every
+trained tensor and on every module that contains one. The stamp lists the releases that are accounted so far. A later
+run needs the same ledger or, without a ledger, a :class:`Subspace` whose ``account`` lists these releases. Copies and
+pickles of a module have its stamp. Weights that are loaded into another module have no stamp.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ def check_distinct(dataset: Dataset) -> None:
 
     Two records are the same if they are:
 
-    * the same index of one dataset, also through ``ConcatDataset``, ``Subset`` and the first part of a ``StackDataset``
+    * the same index of one dataset, also within a ``ConcatDataset``, ``Subset`` or the first part of a ``StackDataset``
     * the same row of the same tensors
     * the same object in a list
 
@@ -149,7 +149,7 @@ def identity(dataset: Dataset) -> Identity:
 
 
 def _digest(dataset: Any) -> str | None:
-    """Return a digest of a ``TensorDataset``, or of a sample of another dataset.
+    """Return a digest of a ``TensorDataset``, or of sampled records of any other dataset.
 
     The result is None if a record cannot be converted to bytes.
     """
@@ -260,8 +260,8 @@ STAMP = "_privproj_releases"
 class Stamps:
     """The list of releases that a run attaches to its module and tensors as an attribute.
 
-    ``account`` has the releases that the run accounts for: those of earlier phases, and then its own. ``name`` is the
-    random name of the ledger, and ``path`` is its path. Both are None without a ledger.
+    ``account`` has the releases of earlier runs and of this run. ``name`` is the random name of the ledger, and
+    ``path`` is its path. Both are None without a ledger.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class Stamps:
                 yield name or "module", stamp
 
     def check(self) -> None:
-        """Raise an error unless the run accounts for earlier releases on the same tensors."""
+        """Raise an error unless the run accounts for earlier releases on its tensors."""
         phases = self.stamp["phases"]
         for name, stamp in self.earlier():
             pairs = list(zip(stamp["phases"], phases, strict=False))

@@ -41,8 +41,7 @@ AGREEMENT = 0.05
 class ReleaseCounter:
     """The number of releases of a run, also stored in the ledger file if there is one.
 
-    ``account`` has the releases that the run accounts for: those of earlier runs, and then its own. ``stamps`` lists
-    the releases that earlier runs made on the same tensors.
+    ``account`` has the releases of earlier runs and of this run. ``stamps`` attaches their list to the trained tensors.
     """
 
     def __init__(self, plan: Plan, ledger: Ledger | None, account: Account, stamps: Stamps) -> None:
@@ -57,7 +56,7 @@ class ReleaseCounter:
         """Count one more release, also in the ledger, before it is made.
 
         Raises :class:`UnsupportedError` if all planned steps are released, and :class:`InvalidParameterError` if the
-        account lacks earlier releases on the same tensors.
+        account lacks earlier releases on the trained tensors.
         """
         if self.steps >= self.plan.steps:
             raise UnsupportedError(
@@ -82,8 +81,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         optimizer: The wrapped optimizer, over every trained tensor and no others.
         module: The module that is trained.
         trained: The trained tensors of the module.
-        views: The linear maps of gradients (:class:`View`) of the algorithm: one for each trained tensor, or one for
-            all.
+        views: The linear maps (:class:`View`) that the algorithm applies to gradients: one for each trained tensor, or
+            one for all.
         release: The :class:`NoisySum` that clips the gradients of a batch, sums them and adds noise.
         spending: The :class:`ReleaseCounter` of the run, which has the plan and the ledger.
         loader: The private loader, which has drawn the current batch.

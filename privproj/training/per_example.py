@@ -3,7 +3,7 @@
 The gradient of record ``j`` for the weight of a linear layer is ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs). The sum
 is over the tokens ``t`` of the record. ``g_jt`` is the gradient of the layer's output for a token, and ``x_jt`` is its
 input. The tensors ``g`` (records x tokens x outputs) and ``x`` (records x tokens x inputs) are the factors of the
-gradients. A gradient is computed ("formed") only if it takes less memory than its factors.
+gradients. A gradient is computed ("formed") only if this takes less memory or time than its factors.
 
 Sums over records are in double precision, and the summand of a record depends on that record only. So adding a record
 to ``n`` others changes their sum by its summand, with a rounding error of at most ``n^2 2^-53`` times the clipping
@@ -37,7 +37,7 @@ def is_smaller_formed(tokens: int, outputs: int, inputs: int) -> bool:
 
     The factors are one gradient of the outputs and one input for each token.
     """
-    # o i <= T (o + i) for o outputs, i inputs and T tokens.
+    # o i <= T (o + i) for o outputs, i inputs and T tokens. The factors of a single token are kept.
     return tokens > 1 and outputs * inputs <= tokens * (outputs + inputs)
 
 
@@ -87,8 +87,8 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
     """Return the squared Frobenius norm of every record's gradient.
 
     ``g`` (records x tokens x outputs) has the gradients of a layer's outputs, and ``x`` (records x tokens x inputs) its
-    inputs. If ``x`` is None, ``g`` has the gradients themselves. With ``x``, a bound on the rounding error is added
-    where tokens may cancel or products may underflow. If a value overflows, the result is not finite.
+    inputs. If ``x`` is None, ``g`` has the gradients themselves. For several tokens, a bound on the rounding error is
+    added. If a value overflows, the result is not finite.
     """
     if x is None:
         assert isinstance(g, Tensor)
@@ -211,12 +211,11 @@ class LookedUp:
     """One factor of the gradients of an embedding table, stored as row numbers.
 
     A token that looks up row ``i`` adds the outer product of the unit vector ``e_i`` and the gradient of its embedding.
-    This factor has the unit vectors.
+    This factor stores ``i`` for ``e_i``. Linear layers with the table as their weight add tokens with dense vectors.
 
     Attributes:
-        dense: Output gradients of linear layers that use the same table as their weight, records x tokens x outputs.
-            These tokens come first; there may be none.
-        rows: The row numbers of all other tokens, records x tokens.
+        dense: The vectors of the linear layers' tokens, records x tokens x outputs: output gradients. May be empty.
+        rows: The row numbers of the looked-up tokens, which come after the dense ones, records x tokens.
     """
 
     dense: Tensor
@@ -282,7 +281,7 @@ def full_precision() -> Iterator[None]:
 
 
 def precise() -> AbstractContextManager[None]:
-    """Return a context with full precision; an empty one if precision is already full."""
+    """Return :func:`full_precision`, or an empty context if precision is already full."""
     with suppress(RuntimeError):
         mixed = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         if not mixed and torch.get_float32_matmul_precision() == "highest":
