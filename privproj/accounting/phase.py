@@ -154,8 +154,8 @@ class Phase:
             if holds and isinstance(_represent(self.bound, self.mechanism), PrivacyProfile):
                 return "Use sampling=fixed with relation=replace"
         return (
-            "Omit the sampling to count releases on the whole dataset; every batch "
-            "must then meet the assumptions on the data"
+            "Omit the sampling options. Each release then counts as a release on the whole dataset, and every batch "
+            "must meet the assumptions on the data"
         )
 
     def check_count(self) -> None:

@@ -20,8 +20,8 @@ def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
         bound = renyi_bound(type(phase.mechanism))
         if bound is None:
             raise UnsupportedError(
-                f"Renyi accounting is not supported for a phase of {phase.mechanism.name} with the bound "
-                f"{phase.bound.name}. Use a mechanism with a Renyi bound, such as gaussian with the bound rdp"
+                f"Renyi accounting is not supported for {phase.mechanism.name} ({phase.bound.name}). Use a mechanism "
+                "with a Renyi bound, such as gaussian or m2"
             )
         phase = replace(phase, bound=bound, run=replace(phase.run, split=None, tau=None))
     curve = phase.curve()

@@ -31,8 +31,8 @@ def _without_a_number(claim: str, reason: str, **fields: Any) -> Bound:
 
 EARLY_COROLLARY = _without_a_number(
     "early-corollary has no formula to evaluate",
-    "the corollary does not state its universal constant, so no number follows. Use the bound exact: the privacy "
-    "profile of the same mechanism under the same assumption",
+    "the corollary does not state its universal constant, so no number follows. Use the bound exact, which has the "
+    "same assumption on the data",
     name="early-corollary",
     mechanism=Wishart,
     summary="asymptotic rate from the first version of arXiv 2601.21719, with an unspecified constant",

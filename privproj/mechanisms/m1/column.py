@@ -339,11 +339,8 @@ COLUMN_PUBLISHED = Bound(
     example="--dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 --noise-multiplier 1e4",
     representation=lambda mechanism: EpsilonDeltaRule(partial(_published_epsilon, mechanism), margin=1.0),
     flaw=Flaw(
-        "its proof treats random rows that depend on each other as independent. As the rank grows, the random matrix "
-        "tends to the identity, so M1 tends to the Gaussian mechanism at full sensitivity. But the claimed sensitivity "
-        "tends to 0. At noise multiplier 1, dim 40, rank 1000 and span 2 it claims epsilon 0.4583 at delta 3e-6, "
-        "but delta is at least 0.248 there. Use column-exact or column, or known-projection, which needs no "
-        "assumption on the data",
+        "its proof treats random rows that depend on each other as independent (docs/not-a-guarantee.md has a "
+        "counterexample). Use known-projection, which needs no assumption on the data",
         affects=_has_wrong_radius,
     ),
     check=_check_equal_norms,
@@ -383,8 +380,8 @@ RESIDUAL_PUBLISHED = Bound(
     example="--dim 1000 --rank 64 --span-dim 0 --residual-misalignment 8e-6 --noise-multiplier 20",
     representation=_residual_published,
     flaw=Flaw(
-        "it bounds the residual part only. If the other columns span k > 0 dimensions, the release also has a "
-        "correlated part, which separates neighbors as the noise goes to 0. Use column-exact or column",
+        "it covers only the part of the changed column that is orthogonal to the other columns. Use column-exact or "
+        "column, or set span_dim to 0 if all other columns are zero",
         affects=lambda mechanism: mechanism.span_residual[0] > 0,
     ),
     supports=("split",),
