@@ -1,6 +1,7 @@
 """Implement ``privproj alignment`` and ``privproj lora-noise``.
 
-The commands compute the misalignment for the wishart mechanism, and moments of the noise term of LoRA.
+``alignment`` bounds the misalignment that the wishart mechanism assumes, and the cost of projected gradient descent.
+``lora-noise`` prints moments of the noise that LoRA's random factor adds to a gradient.
 """
 
 from collections.abc import Callable
@@ -36,8 +37,8 @@ def helper(
 ) -> None:
     """Add a command to ``privproj alignment`` that prints a number and a note.
 
-    ``ask`` computes the number, and its docstring is the help text. ``quantity`` is the label and the scale of the
-    number. ``short`` is the help text in the list of commands.
+    ``ask`` computes the number, and its docstring is the help text. ``quantity`` is the label and the meaning of
+    the number. ``short`` is the help text in the list of commands.
     """
     label, scale = quantity
 
@@ -81,7 +82,7 @@ helper(
 
 @command_with("lora-noise", *options_from(lora_noise), json_option())
 def lora_noise_command(json: bool, **options: Any) -> int:
-    """Print the exact moments of the entries of LoRA's noise term u = q (A^T A - I). This is not a privacy guarantee.
+    """Print the exact moments of one entry of the noise of a LoRA step. This is not a privacy guarantee.
 
     \b
     Example:

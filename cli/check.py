@@ -158,7 +158,7 @@ def records(entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def line(entry: Entry, place: str = "") -> str:
-    """Return one line with the verdict on an entry, its value and its bound."""
+    """Return one line with the verdict on an entry, its value and the name of its bound."""
     mark, result, value = "ok  " if entry.holds else "FAIL", entry.result, "no value"
     if result is not None:
         of = f"{result.side}, {result.mechanism['name']}.{result.bound}, {result.status}"

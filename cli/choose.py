@@ -42,7 +42,7 @@ DETAILS = {
 
 
 def table(rows: tuple[Choice, ...], verbose: bool = False) -> str:
-    """Return the table of ``privproj choose`` as text, with legend and requirements."""
+    """Return the table of algorithms as text, with a legend and their requirements."""
     first = rows[0].result
     title = f"training algorithms at {first.target_text}, sorted by error (run) + noise^2"
     head = ("algorithm", "rank", "noise multiplier", "noise (x DP-SGD)", "error (step)", "error (run)", "size (%)")

@@ -73,7 +73,7 @@ class Table:
     title: str = ""
 
     def text(self, style: str | None) -> str:
-        """Return the table as JSON, as CSV with all digits, or as text with requirements."""
+        """Return the table as JSON, as CSV with all digits, or as text with the bounds' requirements."""
         if style == "json":
             return render.as_json({"results": self.records})
         if style == "csv":

@@ -83,8 +83,8 @@ def make_private(
         module: The module to train: its tensors with ``requires_grad``, in float32 or float64. The forward pass must
             not write to buffers. A layer of BatchNorm in training mode raises an error.
         optimizer: A torch optimizer over exactly these tensors. It receives released gradients only.
-        data_loader: The loader whose dataset, batch size and ``collate_fn`` are used. Batches are drawn as accounted. A
-            loader with its own sampler raises an error.
+        data_loader: The loader whose dataset, batch size and ``collate_fn`` are used, but not its batches. A loader
+            with its own sampler raises an error.
         max_grad_norm: The clipping norm ``C``: the largest Frobenius norm of one record's gradient over all trained
             tensors, from 1e-20 to 1e12, in the unit of the gradients.
         noise_multiplier: ``z``, the standard deviation of the noise divided by the sensitivity, from 1e-12 to 1e12. The
@@ -94,7 +94,8 @@ def make_private(
             ``noise_multiplier`` is given.
         delta: The delta of ``epsilon``, above 0 and below 1. It is required with ``epsilon``, and not used otherwise.
         steps: ``T``, the number of releases, at least 1. Give either this or ``epochs``.
-        epochs: Passes over the data, above 0 and at most 1e9. One pass is ``1/q`` steps, rounded up.
+        epochs: Passes over the data, above 0 and at most 1e9. For the sampling rate ``q``, one pass is ``1/q``
+            steps, rounded up.
         algorithm: The name of the training algorithm, one of :data:`privproj.training.algorithms.ALGORITHMS`, or a
             :class:`Method` with options, such as ``Method("m2", rank=16)``. ``lora-fa`` and ``lora-resampled`` need a
             module from :func:`add_frozen_lora`, and ``prism`` one from :func:`add_prism`.

@@ -1,14 +1,13 @@
-"""Clip, sum and add noise: the step from per-example gradients to private means.
+"""Clip and sum per-example gradients, and release their mean with noise.
 
 Each record's gradient over all tensors is scaled down to the clipping norm ``C`` and added to a sum. In every step,
 noise is added to the sum once, and the noisy sum is divided by the public expected batch size. An algorithm may sum
-linear images of the gradients, such as projections (:mod:`privproj.training.view`).
+projected gradients instead (:mod:`privproj.training.view`).
 
 Neighboring sums differ by at most the sensitivity, which is ``C``, or ``2C`` under replace. The standard deviation of
-the noise is the noise multiplier times the sensitivity. So a step is a Gaussian release (C3: profile of Gaussian
-noise), and for M2 a release with a random projection (C4: random sensitivity). With adaptive clipping, a noisy count of
-the records that were not clipped is part of the same release (C31: adaptive clipping). The claims are in
-docs/proofs.md.
+the noise is the noise multiplier times the sensitivity. So a step is a release of the Gaussian mechanism or, for the
+algorithm ``m2``, of the mechanism M2 (claims C3 and C4 in docs/proofs.md). With adaptive clipping, the release also
+includes a noisy count of the records that were not clipped (claim C31).
 """
 
 import math
@@ -47,7 +46,7 @@ class NoisySum:
         self.begin()
 
     def set_clip(self, norm: float) -> None:
-        """Set the clipping norm for the next records and for the noise on their sum."""
+        """Set the clipping norm of the next records, which also scales the noise on their sum."""
         shares = self.plan.shares or (1.0,)
         # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (C6: a clipping norm for each layer).
         self.norm, self.clips = norm, tuple(norm * math.sqrt(share) for share in shares)
@@ -175,10 +174,10 @@ class NoisySum:
         return [total.div_(self.plan.expected_batch).to(like) for total, like in zip(totals, likes, strict=True)]
 
     def _with_noise(self, parts: list[Tensor], likes: Sequence[Tensor], deviation: float) -> list[Tensor]:
-        """Return the sums of tensors over all processes, with Gaussian noise added once.
+        """Return the sum of each tensor over all processes, with Gaussian noise added once.
 
-        ``deviation`` is the standard deviation of the noise. ``likes`` have the dtypes and devices in which it is
-        drawn.
+        ``deviation`` is the standard deviation of the noise. ``likes`` has, for each sum, a tensor with the dtype and
+        device in which the noise is drawn.
         """
         totals = self.processes.sum(parts)
         for total, like in zip(totals, likes, strict=True) if self.processes.first else ():

@@ -138,7 +138,7 @@ class Trained:
             yield self.bias, matrix[:, width]
 
     def shaped(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
-        """Return columns of a gradient matrix in the shape of their weight or bias."""
+        """Return the gradient ``part`` in the shape of ``parameter``, a weight or a bias."""
         part = part.T if self.is_transposed and parameter is self.weight else part
         return part.reshape(parameter.shape)
 

@@ -25,11 +25,11 @@ Update = tuple[Tensor, Tensor | None]
 
 
 class View:
-    """The linear map of DP-SGD, which is the identity, and the base class of others.
+    """The identity map, which DP-SGD applies to gradients, and the base class of other views.
 
     An algorithm applies a view to every record's gradient, and clips, sums and releases the result. The privacy
-    guarantee needs one property: for the clipping factor 1, the summand of a record in ``clipped_sum`` has at most the
-    norm ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping norm.
+    guarantee needs one property: with the clipping factor 1, a record adds to ``clipped_sum`` a tensor whose norm is at
+    most ``sqrt(squared_norms)`` of that record. Then a record changes the sum by at most the clipping norm.
 
     Attributes:
         parameters: The tensors to which the view belongs.
@@ -61,8 +61,8 @@ class View:
     def squared_norms(self) -> Tensor | None:
         """Return the squared norm of each record's gradient, for clipping.
 
-        If ``clips_what_it_sums``, this is the norm of the projected gradient, else of the whole gradient. The result is
-        None if no gradients were captured.
+        If ``self.clips_what_it_sums`` is True, the gradient is projected first. The result is None if no gradients were
+        captured.
         """
         # A pass that failed before its sum may have left gradients here.
         self.seen, captured = (), self.trained.take()
@@ -104,9 +104,9 @@ class View:
 
 @torch.no_grad()
 def _merge(trained: Trained, left: Tensor, right: Tensor, group: dict[str, Any]) -> None:
-    """Make an SGD step with the gradient ``left right`` on a weight and its bias.
+    """Make an SGD step in place on a weight and its bias.
 
-    Both are changed in place. ``group`` has the learning rate and the weight decay.
+    The gradient is the product of ``left`` and ``right``. ``group`` has the learning rate and the weight decay.
     """
     for parameter, part in trained.split(right):
         # W <- (1 - lr wd) W.
