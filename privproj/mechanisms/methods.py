@@ -1,7 +1,7 @@
 """Map published training methods to the mechanisms that account for them.
 
-For a method whose privacy claim is refuted, these are mechanisms to use instead. The table is in ``methods.toml`` of
-this package, and in files of the same name in optional features.
+If the privacy claim of a method is refuted, its mechanisms are those to use instead of the method. The table is in
+``methods.toml`` of this package, and in files of the same name in optional features.
 """
 
 import re

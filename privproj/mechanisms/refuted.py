@@ -20,7 +20,7 @@ from privproj.run import Run
 def _without_a_number(claim: str, reason: str, **fields: Any) -> Bound:
     """Return a :class:`Bound` for a claim that has no formula to evaluate.
 
-    ``claim`` and ``reason`` are the message of the error that an evaluation raises.
+    An evaluation of the bound raises an error with the message ``<claim>: <reason>``.
     """
 
     def refuse(mechanism: Mechanism) -> Any:

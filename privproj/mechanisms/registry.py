@@ -25,8 +25,8 @@ class Baseline(NamedTuple):
     """The use of a bound as a baseline, with which results are compared.
 
     Attributes:
-        label: The name of the baseline in the comparison; ``{k}`` is replaced by the rank of the difference between
-            neighboring sums.
+        label: The name of the baseline in the text of a comparison; ``{k}`` is replaced by the rank of the difference
+            between neighboring sums.
         runs: The runs for which the baseline is used: "single" (one release on the whole dataset), "composed" (all
             other runs), "unsampled" (sampling rate 1) or "any".
         split: How the published bound divides delta between two events of its proof; None if it does not.

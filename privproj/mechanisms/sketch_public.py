@@ -54,7 +54,7 @@ class PublicSketch(NoisyMechanism):
         """Return the noise and projection error of the model update (C38).
 
         Returns:
-            The noise and the projection factor, or None if ``dim`` is None.
+            The errors, or None if ``dim`` is None.
         """
         if self.dim is None:
             return None
@@ -65,8 +65,8 @@ class PublicSketch(NoisyMechanism):
 def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivity:
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    The squared sensitivity is that after sketching, over the noise variance. ``mu`` is the sensitivity over noise
-    before sketching, and may be an array.
+    The sensitivity is taken after sketching, and its square divided by the noise variance. ``mu`` is the sensitivity
+    before sketching, divided by the standard deviation of the noise; it may be an array.
     """
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
@@ -74,9 +74,9 @@ def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> BetaGammaSensitivit
 
 
 def worst_differences(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
-    """Return privacy profiles for special differences between neighboring matrices (C28).
+    """Return privacy profiles that are lower bounds on delta (C28).
 
-    Each is a lower bound on delta.
+    Each is the profile for one difference between neighboring matrices, or for a limit of such differences.
     """
     # The first difference has rank one. The second one is the limit of differences with more and more equal singular
     # values, which dim rules out, because it limits the rank.
@@ -118,9 +118,10 @@ EXACT_RANK1 = Bound(
 
 
 def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
-    """Return the Gaussian bound for a sketched difference with bounded norm (C16).
+    """Return the bound by a Gaussian mechanism with a larger sensitivity (C16).
 
-    The probability that the sketch increases the norm of the difference beyond the bound is added to delta.
+    The sensitivity is multiplied by a bound on the factor by which the sketch increases the norm of a difference. The
+    probability that the factor exceeds its bound is added to delta.
     """
     root = math.sqrt(mechanism.needed_rank)
 

@@ -137,10 +137,11 @@ class M1(NoisyMechanism):
 
     @property
     def span_residual(self) -> tuple[int, float, float, float]:
-        """The span dimension, the residual misalignment, and two norms of the column's change.
+        """The numbers ``(k, m, alpha, beta)`` that describe the change of a column.
 
-        The norms are those of the parts of the change within and orthogonal to the span of the other columns. The
-        misalignment is one minus the cosine of the neighboring columns' parts orthogonal to the span.
+        The other columns span ``k`` dimensions. The parts of the changed column orthogonal to this span have the cosine
+        ``1 - m`` in neighboring datasets. The change has a part of norm ``alpha`` within the span, and a part of norm
+        ``beta`` orthogonal to it.
 
         Raises:
             InvalidParameterError: Assumptions on the column are missing, or the column does not change.
@@ -172,7 +173,7 @@ class M1(NoisyMechanism):
         return self.mu * alpha / size, self.mu * beta / size
 
     def lift(self) -> Lift:
-        """Return the noise and projection error of the update, which is the release (C38)."""
+        """Return the noise and projection error, with the release as model update (C38)."""
         # |M v|^2 = v^T (Z Z^T)^2 v has the mean 1 + (d + 1)/r for a unit vector v.
         dim, rank = self.shape
         size = dim * (self.columns or dim)

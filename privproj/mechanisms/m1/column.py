@@ -7,9 +7,9 @@ span. ``M_perp`` is a vector Wishart mechanism in ``d - k`` dimensions with ``r 
 loss is the sum of two parts. The residual part is the loss of ``M_perp``; for ``r <= k`` there is none. The correlated
 part is a Gaussian loss at the sensitivity ``|C (v - v')|``.
 
-The bound ``column`` uses quantiles for both parts, with Lemma 14 of arXiv 2601.21719 corrected. ``column-published`` is
-Theorem 4 of this paper with Lemma 14 as reconstructed; it is refuted if the rank exceeds ``k``. If several columns
-change, they change one after the other, in a chain of datasets.
+The bound ``column`` uses quantiles of the two parts, and a correction of Lemma 14 of arXiv 2601.21719. The bound
+``column-published`` is Theorem 4 of this paper with Lemma 14 as reconstructed from its proof. It is refuted if the rank
+exceeds ``k``. If several columns change, they change one after the other, in a chain of datasets.
 """
 
 import math
@@ -112,9 +112,10 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
-    """Return a bound on the sensitivity over noise of the Gaussian part of the loss (C13).
+    """Return a bound on the sensitivity of the Gaussian part of the loss (C13).
 
-    The bound fails only in a few events (:func:`_count_of_events`), each of probability at most ``e^log_d``.
+    The sensitivity is divided by the standard deviation of the noise. The bound fails only in a few events
+    (:func:`_count_of_events`), each of probability at most ``e^log_d``.
     """
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape
@@ -145,7 +146,8 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
     The result is None if this part is 0.
 
     Raises:
-        UnsupportedError: The change is partly within the span of the other columns and partly orthogonal to it.
+        UnsupportedError: The change of the column is partly within the span of the other columns and partly orthogonal
+            to it.
     """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
@@ -210,7 +212,7 @@ OF_COLUMN: dict[str, Any] = {
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
     """Return epsilon of the bound ``column`` at a log delta, for all changed columns.
 
-    ``split`` is the share of delta for the residual part of the loss, or a text to optimize the share.
+    ``split`` is the share of delta for the residual part of the loss. For "optimal", the best shares are used.
     """
     if is_distinguished(mechanism):
         return math.inf
@@ -234,7 +236,7 @@ def _chain(link: Callable[[float], float], count: int, log_delta: float) -> floa
 def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
     """Return epsilon of the bound ``column`` for one changed column, at a log delta.
 
-    ``split`` is the share of delta for the residual part of the loss, or a text to optimize all shares.
+    ``split`` is the share of delta for the residual part of the loss. For "optimal", the best shares are used.
     """
     odds = [0.0, 0.0, 0.0]
     if isinstance(split, float):
@@ -255,8 +257,8 @@ def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
 def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> float:
     """Return a bound on epsilon for one changed column and given shares of delta.
 
-    ``odds`` has the log odds of three shares, which divide delta between the residual and the Gaussian part of the
-    loss, and then each part's share between two events.
+    ``odds`` has the log odds of three divisions of delta: between the residual and the Gaussian part of the loss,
+    between two events of the residual part, and between two events of the Gaussian part.
     """
     # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares sum to delta (C13).
     # The share of the residual part is divided between the events of residual_loss, and the share of the Gaussian part
@@ -324,7 +326,7 @@ def _published_link(mechanism: M1, log_delta: float) -> float:
 
 
 def _has_wrong_radius(mechanism: M1) -> bool:
-    """Return whether the published bound on the sensitivity is wrong (C13)."""
+    """Return whether the sensitivity that ``column-published`` uses is wrong (C13)."""
     # The rank exceeds the dimension that the other columns span.
     return mechanism.shape[1] > mechanism.span_residual[0]
 
@@ -350,7 +352,7 @@ COLUMN_PUBLISHED = Bound(
 
 
 def _residual_published(mechanism: M1) -> OverRun:
-    """Return the published bound on the residual of one changed column.
+    """Return the published bound on the privacy loss of one changed column's residual.
 
     The residual is the part of the column orthogonal to the other columns.
 

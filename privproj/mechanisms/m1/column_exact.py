@@ -1,7 +1,7 @@
 """Compute exact bounds of M1 for one changed column and a secret projection (C13).
 
-The privacy loss is the sum of two parts, which :mod:`privproj.mechanisms.m1.column` defines. Without other columns,
-only the residual part exists (arXiv 2601.21719, Lemma 2).
+The privacy loss is the sum of a residual part and a correlated part, which :mod:`privproj.mechanisms.m1.column`
+defines. If all other columns are zero, there is no correlated part (arXiv 2601.21719, Lemma 2).
 """
 
 from functools import partial

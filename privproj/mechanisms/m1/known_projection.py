@@ -28,7 +28,7 @@ DIGITS = 6
 def distribution(mechanism: M1) -> "TabulatedSensitivity":
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    The squared sensitivity is that after the projection, over the noise variance (C7).
+    The sensitivity is taken after the projection, and its square divided by the noise variance (C7).
     """
     from privproj.distributions.densities import ProjectedEnergy
     from privproj.distributions.tabulated import TabulatedSensitivity
@@ -39,9 +39,9 @@ def distribution(mechanism: M1) -> "TabulatedSensitivity":
 
 
 def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
-    """Return the privacy profile for neighboring sums that differ by rank one.
+    """Return one privacy profile that is a lower bound on delta (C28), as a tuple.
 
-    The profile is the only entry of a tuple, and a lower bound on delta (C28).
+    The profile is that for neighboring sums that differ by rank one.
     """
     # delta(eps) = E[h_eps(X)] (C4)
     # Every assumption on the rank allows such a difference.
@@ -49,9 +49,9 @@ def worst_differences(mechanism: M1) -> tuple[PrivacyProfile, ...]:
 
 
 def _with_small_deltas(mechanism: M1, profile: PrivacyProfile, bound: str) -> PrivacyProfile:
-    """Return the profile, with deltas below ``e^SMALLEST_LOG_DELTA`` from mpmath.
+    """Return the profile, with deltas below ``e^SMALLEST_LOG_DELTA`` computed in mpmath.
 
-    ``bound`` is the name of the bound in :mod:`privproj.reference`.
+    mpmath evaluates the quantity ``m1.<bound>.delta`` of :mod:`privproj.reference`.
     """
 
     def log_delta(eps: float) -> Enclosure:

@@ -1,6 +1,6 @@
-"""Bound M1 by a bound on the operator norm of the projection (C16).
+"""Bound M1 by a Gaussian mechanism and the operator norm of the projection (C16).
 
-``operator-norm`` uses the Gaussian profile, and ``operator-norm-published`` is the published closed form.
+``operator-norm`` uses the Gaussian profile, and ``operator-norm-published`` a closed form of epsilon.
 """
 
 import math
@@ -16,9 +16,10 @@ from privproj.profiles.approximate_dp import EpsilonDeltaRule
 
 
 def representation(mechanism: M1) -> GoodEvent:
-    """Return the Gaussian bound for a projection with bounded operator norm (C16).
+    """Return the bound by a Gaussian mechanism with a larger sensitivity (C16).
 
-    The probability that the norm exceeds its bound is added to delta.
+    The sensitivity is multiplied by a bound on the operator norm of the projection. The probability that the norm
+    exceeds its bound is added to delta.
     """
     # For a fixed projection the probability is added once, for any number of releases.
     return GoodEvent(mechanism.mu, partial(_radius, mechanism), once=mechanism.fixed_projection, default_split=0.5)

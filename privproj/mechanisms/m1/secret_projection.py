@@ -14,7 +14,7 @@ from privproj.result import Status, limit_text
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """Return the mean Gaussian delta over a random sensitivity (C8).
+    """Return the profile: the mean of the Gaussian delta over a random sensitivity (C8).
 
     Raises:
         InvalidParameterError: The misalignment is missing.

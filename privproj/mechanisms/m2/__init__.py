@@ -94,14 +94,14 @@ class Layer(_ArgumentsByName):
 
     @classmethod
     def parse(cls, text: object) -> "Layer":
-        """Return the layers that a text ``DxR[xN][:M][@SHARE]`` describes.
+        """Return the :class:`Layer` that a text ``DxR[xN][:M][@SHARE]`` describes.
 
         Args:
             text: For instance ``768x16x24`` for 24 layers of dimension 768, projected to rank 16, or ``768x16x24:3072``
                 if the other dimension of these layers is 3072.
 
         Returns:
-            The ``N`` layers, with ``columns = M`` and ``share = SHARE``.
+            The object with ``count = N``, ``columns = M`` and ``share = SHARE``.
 
         Raises:
             InvalidParameterError: The text has another form, or a size is outside its range.
@@ -149,8 +149,8 @@ class M2(ClippedSum):
             ``rank``.
         clipping: "joint": one clipping norm ``C`` for all layers. "per-layer": each layer has its own clipping norm,
             and the squares of these norms sum to ``C^2``.
-        columns: The other dimension of ``V``, from 1 to 1e12. With ``layers``, it applies to layers without their own
-            ``columns``, and must be at least the largest ``columns`` of the other layers.
+        columns: The other dimension of ``V``, from 1 to 1e12. With ``layers``: the value for every layer that does not
+            set ``columns`` itself, at least as large as each value that a layer sets.
         change_rank: An assumption: the largest rank of the difference between neighboring sums in a layer, from 1 to
             ``min(dim, columns)``.
         fixed_projection: Whether one projection is used for all releases.
@@ -237,7 +237,7 @@ class M2(ClippedSum):
         return (*of_layers, *super().clipping_requirements)
 
     def notes(self) -> list[str]:
-        """Return a warning if projecting does not reduce epsilon, or a rank looks mistaken."""
+        """Return at most one warning: of a projection without effect, or an unusual rank."""
         if not self.layers and self.rank is None:
             return []
         if self.unprojected and self.clipping == "per-layer":
@@ -262,7 +262,7 @@ class M2(ClippedSum):
         """Return the noise and projection error of the update ``(d/r) P (V + E)`` (C38).
 
         Returns:
-            The noise ratio is the root mean square over the layers, weighted by their sizes. The projection factor is
+            ``noise`` is the root mean square of ``sqrt(d/r)`` over the layers, weighted by their sizes. ``factor`` is
             the largest ``d/r`` of a layer.
 
         Raises:
@@ -355,7 +355,7 @@ class M2(ClippedSum):
         return self._with_rank_times(size, super().for_group(size))
 
     def _with_rank_times(self, size: int, seen: Any) -> "M2":
-        """Return ``seen``, with the assumed rank of neighboring differences times ``size``."""
+        """Return the mechanism ``seen``, with ``size`` times the ``change_rank`` of ``self``."""
         return replace(seen, change_rank=self.change_rank and min(size * self.change_rank, self.largest_rank))
 
     @property

@@ -1,11 +1,11 @@
 """Compute the published bound of M2 (arXiv 2601.21719, Theorem 5; C16).
 
 Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector. Let ``k`` be the rank of the difference
-between neighboring sums, and ``mu`` the sensitivity over noise. With probability at most ``k P(B > tau)``, the
-projection keeps more than the fraction ``tau`` of the squared norm of the difference. The bound adds this probability
-to a Gaussian term at the sensitivity over noise ``mu sqrt(tau)``. In the bound ``beta-tail``, this term is the
-probability that the absolute privacy loss exceeds ``eps``. In ``beta-tail-sharp``, it is the Gaussian delta. Both
-bounds are minimized over ``tau``, for one layer or for several layers.
+between neighboring sums, and ``mu`` the sensitivity divided by the standard deviation of the noise. With probability at
+most ``k P(B > tau)``, the projection keeps more than the fraction ``tau`` of the squared norm of the difference. The
+bound adds this probability to a term of the Gaussian mechanism, with ``mu sqrt(tau)`` in place of ``mu``. In the bound
+``beta-tail``, this term is the probability that the absolute privacy loss exceeds ``eps``. In ``beta-tail-sharp``, it
+is the Gaussian delta. The two bounds are minimized over ``tau``, for one layer or for several layers.
 """
 
 import math
@@ -47,9 +47,10 @@ def rank_of_difference(mechanism: M2) -> int:
 
 
 def _log_union_tail(mechanism: M2, t: float) -> float:
-    """Return ``ln`` of a bound on the probability that projections keep too much (C16).
+    """Return ``ln p`` for a bound ``p`` on the probability of a large projection (C16).
 
-    Too much is more than the fraction ``1/(1 + e^-t)`` of the squared norm of the difference between neighboring sums.
+    With probability at most ``p``, projections keep more than the fraction ``1/(1 + e^-t)`` of the squared norm of the
+    difference between neighboring sums.
     """
     # y = 1 - tau and e^t y = tau.
     y = 1.0 / (1.0 + math.exp(t))
@@ -65,10 +66,10 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
 def _beta_tail_ends(
     eps: float, distribution: tuple[float, ...], state: tuple[float, float, float]
 ) -> tuple[float, float, float, tuple[float, float, float]]:
-    """Return bounds of ``ln delta``, its slope ``-d ln delta/deps``, and a search state.
+    """Return two bounds of ``ln delta``, the slope ``-d ln delta/deps``, and a new ``state``.
 
-    ``distribution`` has the parameters of the bound. ``state`` has the starting points of the search for its best free
-    parameter, from an earlier ``eps``.
+    ``distribution`` is the result of :func:`_beta_tail_parameters`. ``state`` has the logits at which two searches for
+    the best ``tau`` begin, and the ``eps`` at which they were found.
     """
     a, b, mu, sharp, log_k, c = distribution
     # The logits of the two local minima over tau at an earlier eps, and this eps
@@ -103,13 +104,16 @@ def _beta_tail_parameters(row: Sequence[float]) -> tuple[float, ...]:
 
 
 def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return a lower and an upper bound of ``ln delta`` for one layer."""
+    """Return two bounds of ``ln delta``, for a ``row`` from :func:`beta_tail_row`."""
     lower, upper, _, _ = _beta_tail_ends(eps, _beta_tail_parameters(row), (0.0, 0.0, math.inf))
     return lower, upper
 
 
 def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """Return an approximate ``eps`` at ``log_delta``, and the error of ``ln delta``."""
+    """Return an ``eps`` with ``ln delta`` near ``log_delta``, and the difference of these logs.
+
+    ``row`` is the result of :func:`beta_tail_row`.
+    """
     start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
     # ln delta has a kink in eps where the best tau jumps.
     return _find_root(log_delta, _beta_tail_parameters(row), (0.0, 0.0, math.inf), start)
@@ -123,7 +127,8 @@ def beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
     """Return the parameters ``(a, b, k, mu, sharp)`` of the Beta-tail bound for one layer.
 
     The squared norm of a projected unit vector is ``Beta(a, b)``. ``k`` is the rank of the difference between
-    neighboring sums. ``sharp`` is 1 for the bound ``beta-tail-sharp``, else 0.
+    neighboring sums. ``mu`` is the sensitivity divided by the standard deviation of the noise. ``sharp`` is 1 for the
+    bound ``beta-tail-sharp``, else 0.
     """
     return *mechanism.beta_shape, float(rank_of_difference(mechanism)), mu, float(sharp)
 
@@ -165,14 +170,17 @@ def _profile_at(mechanism: M2, sharp: bool, tau: float) -> PrivacyProfile:
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
-    """Return an upper bound of ``ln delta`` for several layers at their best common ``tau``."""
+    """Return an upper bound of ``ln delta`` for several layers, from :func:`_layered_minimum`."""
     value = _layered_minimum(mu, log_tail, eps, sharp)[1]
     # There is no lower end, because the search for tau may miss the minimum.
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
 
 
 def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> tuple[float, float]:
-    """Return the best common ``tau`` of several layers, and the log of the bound there."""
+    """Return the ``tau`` that minimizes the Beta-tail bound, and the log of the minimum.
+
+    All layers have the same ``tau``. ``log_tail`` is :func:`_log_union_tail` of the mechanism.
+    """
 
     def at(t: float) -> float:
         # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
@@ -186,10 +194,10 @@ def _layered_minimum(mu: float, log_tail: Callable[[float], float], eps: float, 
 
 
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
-    """Return a function that maps ``ln p`` to a factor on norms, rounded up (C16).
+    """Return a function that maps ``ln p`` to a factor, rounded up (C16).
 
-    With probability at least ``1 - p``, projections reduce the norm of the difference between neighboring sums to at
-    most this factor times the norm.
+    With probability at least ``1 - p``, the norm of the difference between neighboring sums after projection is at most
+    this factor times the norm before projection.
     """
 
     def radius(log_bad: float) -> float:

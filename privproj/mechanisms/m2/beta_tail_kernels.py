@@ -1,9 +1,10 @@
 """Compute the Beta-tail bound of M2 for one release, in scalar functions (C16).
 
 The bound is the minimum of ``G(tau) + k P(B > tau)`` over ``tau`` in (0, 1], with ``B ~ Beta(a, b)``. ``k`` is the rank
-of the difference between neighboring sums. ``G(tau)`` is a Gaussian term for the sensitivity over noise
-``mu sqrt(tau)``. If ``sharp``, it is the Gaussian delta at ``eps`` (C3), else the probability that the absolute privacy
-loss exceeds ``eps``. The sum is an upper bound of delta for every ``tau``.
+of the difference between neighboring sums. ``G(tau)`` is a term of the Gaussian mechanism whose sensitivity is
+``mu sqrt(tau)`` times the standard deviation of the noise. If ``sharp``, the term is the Gaussian delta at ``eps``
+(C3), else the probability that the absolute privacy loss exceeds ``eps``. The sum is an upper bound of delta for every
+``tau``.
 
 In all functions ``t`` is the logit ``ln(tau/(1-tau))`` of ``tau``, ``c`` is ``beta_constant(a, b)`` and
 ``log_k = ln k``.
@@ -28,10 +29,10 @@ LOG_LEAST_DOUBLE = -745.0
 
 
 def log_tail_profile(eps, mu, sharp):
-    """Return the log of the Gaussian delta, or of an upper bound of it.
+    """Return the log of the Gaussian delta if ``sharp``, else of an upper bound.
 
-    The upper bound, used unless ``sharp``, is the probability that the absolute privacy loss exceeds ``eps``. ``mu`` is
-    the sensitivity over noise.
+    The upper bound is the probability that the absolute privacy loss exceeds ``eps``. ``mu`` is the sensitivity divided
+    by the standard deviation of the noise.
     """
     if sharp:
         return log_gaussian_delta(eps, mu)
@@ -39,10 +40,10 @@ def log_tail_profile(eps, mu, sharp):
 
 
 def log_tail_profile_slope(eps, mu, sharp):
-    """Return the log of the Gaussian term's derivative in ``mu``, and its slope in ``ln mu``.
+    """Return ``f = ln(dG/dmu)`` and ``df/dln mu`` for a Gaussian term ``G``.
 
-    The Gaussian term is the Gaussian delta if ``sharp``, else the probability that the absolute privacy loss exceeds
-    ``eps``, which must be above 0. ``mu`` is the sensitivity over noise.
+    ``G`` is the Gaussian delta if ``sharp``, else the probability that the absolute privacy loss exceeds ``eps``, which
+    must be above 0. ``mu`` is the sensitivity divided by the standard deviation of the noise.
     """
     u = gaussian_shift(eps, mu)
     # d delta/dmu = phi(u),  dT/dmu = phi(u) [(1 + e^-eps) eps/mu^2 + (1 - e^-eps)/2]  (C3)
@@ -55,9 +56,10 @@ def log_tail_profile_slope(eps, mu, sharp):
 
 
 def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
-    """Return a number that is 0 if the Beta-tail bound is stationary, and its slope.
+    """Return ``f = ln(dG/dtau) - ln(k pdf(tau))`` and ``df/dt``.
 
-    The bound is a function of ``tau``, and the slope is that in the logit ``t`` of ``tau``.
+    ``G(tau) + k P(B > tau)`` is the Beta-tail bound, ``pdf`` is the density of ``B``, and ``t`` is the logit of
+    ``tau``. The bound is stationary where ``f`` is 0.
     """
     # ln (dG/dln tau) - ln (k tau pdf(tau)), where pdf is the density of B
     y = 1.0 / (1.0 + exp(t))
@@ -72,7 +74,8 @@ def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
     """Return the logit of a ``tau`` at which the Beta-tail bound is stationary.
 
-    The search begins at the logit ``t``. Without a stationary point, the result is about -300 or 35.
+    The search begins at the logit ``t``. If there is no stationary point between -300 and 35, the result is near one of
+    these ends.
     """
     # t is accurate to about 1e-9 widths of the Beta distribution. The bound is flat there, so its
     # error is far below rounding.
@@ -100,9 +103,10 @@ def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the log of the Beta-tail bound (C16).
+    """Return ``ln(G(tau) + k P(B > tau))``, the log of the Beta-tail bound (C16).
 
-    ``t`` is the logit of the bound's free parameter ``tau``.
+    ``t`` is the logit of ``tau``, ``log_k`` is ``ln k``, and ``B`` has the distribution ``Beta(a, b)``. ``G`` is the
+    exponential of :func:`log_tail_profile`.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
@@ -112,9 +116,10 @@ def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``ln delta`` and the logit of ``tau`` at a local minimum of the bound.
+    """Return a local minimum of ``ln delta`` over ``tau``, and the logit of this ``tau``.
 
-    The search begins at the logit ``t``. The logit is ``inf`` if delta is smaller at ``tau = 1``.
+    ``delta`` is the Beta-tail bound. The search begins at the logit ``t``. If ``delta`` is smaller at ``tau = 1``, the
+    result is that of ``tau = 1``, with the logit ``inf``.
     """
     at_one = log_tail_profile(eps, mu, sharp)
     t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
@@ -125,9 +130,9 @@ def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
-    """Return a logit of ``tau`` from which to search for a local minimum of the bound.
+    """Return a logit at which to start a search for a minimum of the Beta-tail bound.
 
-    The ``tau`` is at most (``side = -1``) or at least (``side = 1``) the mean of ``Beta(a, b)``.
+    The logit is that of a ``tau`` at most (``side = -1``) or at least (``side = 1``) the mean of ``Beta(a, b)``.
     """
     # The smallest bound on a grid of about ten values
     step = 0.5 * beta_tail_scale(a, b)
@@ -175,10 +180,10 @@ def beta_tail_share(a, b, c, log_share):
 
 
 def tail_profile_epsilon_slope(eps, mu, sharp):
-    """Return the log of minus the derivative of the Gaussian term in ``eps``.
+    """Return ``ln(-dG/deps)`` for a Gaussian term ``G``.
 
-    The Gaussian term is the Gaussian delta if ``sharp``, else the probability that the absolute privacy loss exceeds
-    ``eps``. ``mu`` is the sensitivity over noise.
+    ``G`` is the Gaussian delta if ``sharp``, else the probability that the absolute privacy loss exceeds ``eps``.
+    ``mu`` is the sensitivity divided by the standard deviation of the noise.
     """
     u = gaussian_shift(eps, mu)
     # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu

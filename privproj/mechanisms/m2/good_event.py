@@ -1,10 +1,10 @@
-"""Bound a run of M2 by a Gaussian run, if no projection keeps too much (C16).
+"""Bound a run of M2 by a Gaussian run, except for unlikely projections (C16).
 
 This is the published accounting (arXiv 2601.21719, Appendix F.2). With a small probability, the projection of a release
 keeps more than a fraction ``tau`` of the squared norm of the difference between neighboring sums. A union bound adds
 these probabilities to delta. Otherwise, the privacy loss is at most that of a Gaussian run with the sensitivity times
-``sqrt(tau)``. Under Poisson sampling, the event matters only if the record is sampled; the bound ``good-event-q`` uses
-this.
+``sqrt(tau)``. Under Poisson sampling, such a projection matters only if the record is sampled; the bound
+``good-event-q`` uses this.
 """
 
 from privproj.composition.good_event import GoodEvent

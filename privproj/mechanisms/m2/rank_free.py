@@ -1,9 +1,9 @@
 """Compute the default bound of M2, and the exact profile for rank-one differences.
 
-Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector, and ``mu`` the sensitivity over noise.
-The bound ``rank-free`` holds for differences of any rank between neighboring sums. It is
-``delta(eps) <= min over p of E[g_p(mu^2 B)]`` (C5). Here ``g_p(x)`` is a convex function above the Gaussian delta at
-the sensitivity over noise ``sqrt(x)``; :mod:`privproj.distributions.mixture_profile` defines it.
+Let ``B ~ Beta(r/2, (d-r)/2)`` be the squared norm of a projected unit vector, and ``mu`` the sensitivity divided by the
+standard deviation of the noise. The bound ``rank-free`` holds for differences of any rank between neighboring sums. It
+is ``delta(eps) <= min over p of E[g_p(mu^2 B)]`` (C5). Here ``g_p(x)`` is a convex function that is at least the
+Gaussian delta for ``mu = sqrt(x)``; :mod:`privproj.distributions.mixture_profile` defines ``g_p``.
 """
 
 import math
@@ -26,8 +26,8 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 def squared_sensitivity(mechanism: M2, dim: int, rank: int) -> BetaGammaSensitivity | ScaledBeta:
     """Return the distribution of the squared sensitivity for a difference of rank one.
 
-    The squared sensitivity is that after the projection, over the noise variance (C7). It includes the count of
-    adaptive clipping (C31).
+    The sensitivity is taken after the projection, and its square divided by the noise variance (C7). With adaptive
+    clipping, the sensitivity of the clipping count is included (C31).
     """
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
     plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift
@@ -60,7 +60,7 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the shapes ``(dim, rank)`` of layers that can have the largest delta."""
+    """Return the shapes ``(dim, rank)`` of the layers whose delta can be the largest."""
     # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
     # So a shape is omitted if another one has a ratio r/d that is not smaller and a difference d - r that is not
     # larger.
@@ -72,10 +72,10 @@ def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def worst_differences(mechanism: M2) -> tuple[PrivacyProfile, ...]:
-    """Return privacy profiles for special differences between neighboring sums (C28).
+    """Return privacy profiles that are lower bounds on delta (C28).
 
-    Each is a lower bound on delta if the adversary observes the projections. The differences have rank one or equal
-    singular values.
+    Each is the profile for a difference between neighboring sums that has rank one or equal singular values, if the
+    adversary observes the projections.
     """
     if mechanism.unprojected:
         return (gaussian_profile(mechanism.mu_with_count),)

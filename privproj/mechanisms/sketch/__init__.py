@@ -20,9 +20,9 @@ class Sketch(Mechanism):
     """A secret Gaussian sketch with noise.
 
     The release is ``Q A^T + N``. The query matrix ``Q``, with ``m`` columns, is computed from the dataset, and ``Q'``
-    is that of a neighboring dataset. ``A`` is secret, freshly sampled for each release and used once. ``A`` has the
-    shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N`` have the standard
-    deviation ``noise_sigma``.
+    is that of a neighboring dataset. ``A`` is secret, and freshly sampled for each release unless ``fixed_projection``
+    is True. ``A`` has the shape ``rank x m`` and independent entries ``N(0, sketch_sigma^2)``. The entries of ``N``
+    have the standard deviation ``noise_sigma``.
 
     Give either ``gamma``, or the parameters from ``eigen_floor`` to ``noise_sigma``, from which ``gamma`` is computed.
     ``gamma``, ``eigen_floor``, ``frobenius_bound`` and ``sensitivity`` are assumptions on all datasets and all
@@ -114,9 +114,10 @@ class Sketch(Mechanism):
 
     @property
     def floor(self) -> float:
-        """The lower bound on the eigenvalues of a released column's scaled covariance (C14).
+        """The number ``eigen_floor + noise_sigma^2/sketch_sigma^2`` (C14).
 
-        The covariance is divided by the variance of the entries of the sketching matrix.
+        The eigenvalues of the covariance of each column of the release, divided by ``sketch_sigma^2``, are at least
+        this number.
 
         Raises:
             InvalidParameterError: ``noise_sigma`` was omitted.
@@ -158,7 +159,7 @@ class Sketch(Mechanism):
 
     @property
     def gamma_of_matrices(self) -> float:
-        """The ratio ``gamma`` if neighboring query matrices differ by any rank (C14)."""
+        """The ratio ``gamma`` if a difference of query matrices may have any rank (C14)."""
         has_norms = self.frobenius_bound is not None and self.sensitivity is not None
         # |Q Q^T - Q' Q'^T|_F <= 2 B_F B_S, where B_F is frobenius_bound and B_S is sensitivity
         return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if has_norms else None)  # pyright: ignore

@@ -1,4 +1,4 @@
-"""Compute the exact profile of the secret sketch if a record is one column (C14)."""
+"""Compute the profile of the sketch if a record is a column of the query matrix (C14)."""
 
 import math
 from typing import TYPE_CHECKING
@@ -48,9 +48,9 @@ def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: boo
 
 
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
-    """Return the privacy profile of a sketch, if a record is one column (C14).
+    """Return the profile of the sketch if a record is a column of the query matrix (C14).
 
-    The column increases the variance in one direction by the relative amount ``nu``.
+    The record increases the variance in one direction by the relative amount ``nu``.
     """
     if nu == math.inf:
         return PrivacyProfile(lambda eps: Enclosure(-math.inf, 0.0))
@@ -73,13 +73,13 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
 
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
-    """Return the privacy profile for the worst case, a column of the largest norm."""
+    """Return the privacy profile for a record that is a column of the largest norm."""
     # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
     return sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column)
 
 
 def _is_attained(mechanism: Sketch) -> bool:
-    """Return whether some pair of neighboring datasets attains the bound (C4)."""
+    """Return whether some neighboring datasets attain the bound ``exact-rank1`` (C4)."""
     # The pair differs in a column whose norm is the sensitivity. A query matrix with n rows and the eigenvalue floor
     # lam needs |Q|_F^2 >= n lam + B_S^2. n is not known, so with both limits the result counts as an upper bound.
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0

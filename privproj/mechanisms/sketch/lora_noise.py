@@ -26,8 +26,8 @@ NOT_PRIVACY = (
 class _NoiseMoments:
     """The mean and the variance of one entry of the noise ``u`` of a LoRA step.
 
-    ``rank_rate`` is ``9/sqrt(r) (|q|_1/|q|_2)^3`` for a gradient row ``q`` and the LoRA rank ``r``, or None if
-    ``|q|_1`` was not given.
+    The total-variation distance of the entry to a Gaussian is at most a constant times ``rank_rate``. This number is
+    ``9/sqrt(r) (|q|_1/|q|_2)^3`` for a gradient row ``q`` and the LoRA rank ``r``, or None if ``|q|_1`` was not given.
     """
 
     mean: float

@@ -22,10 +22,10 @@ def largest_ratio(floor: float, least: float, change: float, total: float) -> fl
     The difference is relative to the smaller variance, and rounded up.
 
     Args:
-        floor: The variance of the noise over the variance of the sketch, in units of a squared norm.
-        least: A lower bound of the norm of the vector.
+        floor: The variance of the noise divided by the variance of the entries of the sketching matrix.
+        least: A lower bound of the norm of the sketched vector.
         change: An upper bound of the norm of the difference of neighboring vectors; ``inf`` if unknown.
-        total: An upper bound of the norm of the vector; ``inf`` if unknown.
+        total: An upper bound of the norm of the sketched vector; ``inf`` if unknown.
     """
     # nu = max over S of (min(S + D, C)^2 - S^2)/(S^2 + a); without C the maximum is at S^2 + S D = a (C14).
     inner = 0.0 if change == math.inf else 2.0 * floor / (change + math.sqrt(change * change + 4.0 * floor))

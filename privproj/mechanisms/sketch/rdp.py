@@ -1,9 +1,9 @@
 """Compute Renyi curves of the secret sketch (C14).
 
-They are the published curve (arXiv 2409.17538v9, Lemma 7.1, Corollary 7.3) and smaller ones. One step of LoRA releases
-such a sketch. The claim that LoRA training is private by design is refuted (C22).
+One curve is published (arXiv 2409.17538v9, Lemma 7.1, Corollary 7.3), and the others are smaller. One step of LoRA
+releases such a sketch. The claim that LoRA training is private by design is refuted (C22).
 
-``Gamma`` is the ratio ``gamma`` of :class:`privproj.mechanisms.Sketch`. The ``rank`` columns of a release are
+``Gamma`` is the parameter ``gamma`` of :class:`privproj.mechanisms.Sketch`. The ``rank`` columns of a release are
 independent Gaussian vectors with the covariance ``Sigma_1``, or ``Sigma_2`` for a neighboring dataset. Let ``nu_i`` be
 the eigenvalues of ``Sigma_1^(-1/2) (Sigma_2 - Sigma_1) Sigma_1^(-1/2)``. The Renyi divergence of order ``alpha`` is
 
@@ -14,10 +14,11 @@ the eigenvalues of ``Sigma_1^(-1/2) (Sigma_2 - Sigma_1) Sigma_1^(-1/2)``. The Re
 most ``f(|nu_i|)``. The function ``f(sqrt(u))`` is convex in ``u`` and 0 at 0, because its series has the powers
 ``j/2 >= 1`` and nonnegative coefficients. So the sum is at most ``f(sqrt(sum nu_i^2)) <= f(1/Gamma)``.
 
-**Relative to the other covariance.** If ``nu_i`` are eigenvalues relative to ``Sigma_2`` instead, each term is
+**The other covariance gives a smaller bound.** Let ``nu_i`` be the eigenvalues of
+``Sigma_2^(-1/2) (Sigma_1 - Sigma_2) Sigma_2^(-1/2)`` instead. Then each term of the sum is
 ``-(alpha-1) ln(1 + nu_i) - ln(1 - (alpha-1) nu_i)``. The series of this term has the coefficients
 ``((alpha-1)^j + (-1)^j (alpha-1))/j``, which are nonnegative for ``alpha >= 2``. So the same argument applies for
-``alpha >= 2``. This argument gives a smaller bound, which differences of rank one attain.
+``alpha >= 2``. Differences of rank one attain the smaller bound.
 """
 
 import math
@@ -65,7 +66,7 @@ def sharp_divergence_bracket(alpha: float, t: float) -> float:
 def tight_curve(mechanism: Sketch, gamma: float, eigenvalues: int = 1) -> RenyiCurve:
     """Return the Renyi curve of the bound ``rdp-tight``, for orders below ``gamma``.
 
-    With ``eigenvalues`` above 1, the result is that of the published bound ``rdp``.
+    The curve is multiplied by ``eigenvalues``, a factor of the published bound ``rdp``.
     """
     front = 0.5 * mechanism.needed_rank * mechanism.layer_count * eigenvalues
 
@@ -102,12 +103,12 @@ OF_MATRICES: dict[str, Any] = {
 
 
 def eigenvalues_of(mechanism: Sketch) -> int:
-    """Return the assumed rank of the difference of ``Q Q^T`` between neighbors.
+    """Return the parameter ``eigenvalues``, the assumed rank of ``Q Q^T - Q' Q'^T``.
 
-    ``Q`` is the query matrix.
+    ``Q`` and ``Q'`` are the query matrices of neighboring datasets.
 
     Raises:
-        InvalidParameterError: The rank is missing.
+        InvalidParameterError: ``eigenvalues`` is missing.
     """
     if mechanism.eigenvalues is None:
         raise InvalidParameterError(

@@ -54,8 +54,8 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
     their misalignment, one minus the cosine of their angle. The bound is
     ``1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t)`` with ``t = sqrt((2/d) ln(8/beta))``. It fails with
     probability at most ``beta``, so add ``beta`` to delta (arXiv 2601.21719, Lemma 10). ``ln(4/beta)`` in place of
-    ``ln(8/beta)`` would suffice, because two inner products have two tails each. The new vectors must be normalized
-    before they are used, and the distribution of ``u`` must not depend on the data.
+    ``ln(8/beta)`` would suffice, because the proof excludes four tails: two of each of two inner products. The new
+    vectors must be normalized before they are used, and the distribution of ``u`` must not depend on the data.
 
     Args:
         misalignment: ``1 - rho``, from 0 to 2, where ``rho`` is the cosine of the unit vectors ``v`` and ``v'``.

@@ -73,7 +73,7 @@ def _log_below(rank: int, x: float) -> float:
 def _log_spectral(mechanism: Wishart, radius: float, c: float = SPECTRAL_CONSTANT) -> float:
     """Return the log of a bound on the probability that ``r |y|`` exceeds ``radius``.
 
-    ``y`` is the release, and ``r`` is the number of degrees of freedom.
+    ``y`` is the release, ``r`` is the number of degrees of freedom, and ``c`` is a constant of the bound.
     """
     dim, rank, _ = mechanism.shape
     # 2 exp(-c (sqrt R - sqrt d - sqrt r)^2) (C11).
@@ -93,16 +93,17 @@ def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
 def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
     """Return the bound ``early`` as a rule between epsilon and delta.
 
-    ``log_tail(t)`` is the log of a bound on the probability that an inner product of the release is at most ``t``.
+    ``log_tail(t)`` is the log of a bound on ``P(min(r v.y, r v'.y) <= t)``. ``v`` and ``v'`` are neighboring unit
+    vectors, ``y`` is the release, and ``r`` is the number of degrees of freedom.
     """
     both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
     return EpsilonDeltaRule(*both, margin=1.0)
 
 
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
-    """Return epsilon of the bound ``early`` at a log delta, at its best parameters.
+    """Return the smallest epsilon of the bound ``early`` at a log delta.
 
-    ``log_tail(t)`` is the log of a bound on the probability that an inner product of the release is at most ``t``.
+    ``log_tail`` is that of :func:`_early_rule`.
     """
     rank = mechanism.needed_rank
     x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
@@ -121,7 +122,7 @@ def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_d
 def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
     """Return the smallest log delta of the bound ``early`` at an epsilon; at most 0.
 
-    ``log_tail(t)`` is the log of a bound on the probability that an inner product of the release is at most ``t``.
+    ``log_tail`` is that of :func:`_early_rule`.
     """
     dim, rank, _ = mechanism.shape
     # A little more than (sqrt d + sqrt r)^2, which every R must exceed.
@@ -152,7 +153,7 @@ def early_bound_at(
         mechanism: The mechanism with its misalignment.
         t: The threshold of the inner products ``r v.y`` and ``r v'.y``, above 0. ``y`` is the release, ``v`` and ``v'``
             are neighboring unit vectors, and ``r`` is the number of degrees of freedom.
-        eta: The parameter of the published tail bound, in which ``t + eta`` is a second threshold; at least 0.
+        eta: A free parameter of the published bound on ``P(min(r v.y, r v'.y) <= t)``, at least 0.
         radius: The bound on ``r |y|``, above ``t`` and above ``(sqrt d + sqrt r)^2`` in ``d`` dimensions.
         c: The constant of the bound on the spectral norm, above 0 and at most 1/2.
 
@@ -218,7 +219,8 @@ def log_mixed_tail(mechanism: Wishart, t: float) -> float:
 def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
     """Return ``ln E[1{X > t} Phi((t - rho X)/sqrt((1-rho^2) X))]`` for ``X ~ chi2_r``.
 
-    ``r`` is ``rank``, ``m`` is ``1 - rho`` and ``spread`` is ``sqrt(1 - rho^2)``.
+    ``X`` has ``rank`` degrees of freedom. ``rho`` is the cosine of neighboring vectors, ``m`` is ``1 - rho``, and
+    ``spread`` is ``sqrt(1 - rho^2)``.
     """
     import numpy as np
     from scipy import special
