@@ -29,7 +29,10 @@ BATCHES = (
 )
 
 MISALIGNMENT = "misalignment", "1 - cosine, from 0 to 2"
-CONDITION = "condition number", "upper bound of largest eigenvalue / smallest eigenvalue"  # label and scale of a result
+CONDITION = (
+    "condition number",
+    "upper bound of largest / smallest eigenvalue of the Wishart matrix",
+)  # label and scale of a result
 
 
 def helper(

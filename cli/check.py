@@ -12,7 +12,7 @@ from privproj.lazy import import_extra
 from .kinds import REGRESSION_FILE, expecting
 from .options import Once, command_with, file_argument, json_option, option, requirements_option
 from .output import complain, one_line, write
-from .render import as_json, fit_line, label_lines, requirement_lines, wrap_line
+from .render import SYMBOLS, as_json, fit_line, label_lines, requirement_lines, wrap_line
 
 OF_A_FOLDER = "*bounds.toml"  # files of a folder that are checked, also by the pre-commit hook
 
@@ -162,7 +162,7 @@ def line(entry: Entry, place: str = "") -> str:
     mark, result, value = "ok  " if entry.holds else "FAIL", entry.result, "no value"
     if result is not None:
         of = f"{result.side}, {result.mechanism['name']}.{result.bound}, {result.status}"
-        value = f"{result.quantity} = {result.value!r}  ({of})"
+        value = f"{SYMBOLS.get(result.quantity, result.quantity)} = {result.value!r}  ({of})"
     return f"{mark} {place}{entry.name}: {value}"
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from privproj.accounting.utility import Utility
     from privproj.mechanisms.bound import Bound
 
-MOST_NAMES = 6  # owners that are named before one assumption
 
 WIDEST = 100  # columns of a line
 EXPLAIN_V, EXPLAIN_NAME = "(-v explains each)", "(`privproj explain NAME` explains each)"  # after requirements
@@ -144,8 +143,7 @@ def requirements_of(texts_of: Mapping[str, Iterable[str]], verbose: bool | None)
             owners.setdefault(text, []).append(name)
     lines, groups = [], dict[str, list[str]]()
     for text, names in owners.items():
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        which = "" if len(names) == len(texts_of) else f"only {', '.join(names[:MOST_NAMES])}{more}"
+        which = "" if len(names) == len(texts_of) else f"only {', '.join(names)}"
         short = short_name(text)
         lines.append(f"{short}{f' ({which})' if which else ''}: {text}" if short else f"{text}")
         groups.setdefault(which, []).append(short or text)
@@ -308,7 +306,7 @@ def certified_text(result: Result) -> str:
     least, most = (Context(12, way, -(10**9), 10**9).create_decimal(proof[end]) for end, way in ways.items())
     epsilon = "" if result.epsilon is None else f" at epsilon {result.epsilon:.13g}"
     # A lower bound of 0 means unknown.
-    enclosure = f"from {least} to {most}" if least else f"at most {most}"
+    enclosure = f"from {least:e} to {most:e}" if least else f"at most {most:e}"
     return f"delta{epsilon} by this bound is {enclosure}, proved in {proof['arithmetic']}, {proof['bits']} bits"
 
 
@@ -467,7 +465,7 @@ GDP_NOTES = (
     "exact_from.",
     "regret: for every prior, mu-GDP overstates the success probability of an attack by at most this much, compared "
     "with the bound.",
-    "mu is rounded up to four digits.",
+    "mu is rounded up to four digits, and regret is for mu before rounding.",
 )
 
 
@@ -527,11 +525,8 @@ def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
     for name, sentences in sentences_of.items():
         for sentence in sentences:
             owners.setdefault(sentence, []).append(name)
-    lines = []
-    for sentence, of in owners.items():
-        more = f" and {len(of) - MOST_NAMES} more" if len(of) > MOST_NAMES else ""
-        lines.append(sentence if len(of) == len(sentences_of) else f"({', '.join(of[:MOST_NAMES])}{more}) {sentence}")
-    return lines
+    every = len(sentences_of)
+    return [text if len(of) == every else f"({', '.join(of)}) {text}" for text, of in owners.items()]
 
 
 def as_sentence(text: str) -> str:

@@ -31,7 +31,8 @@ class Requirement(RequirementText):
     POISSON_SAMPLING = (
         "poisson-sampling",  # C17
         "Each record is in each batch independently, with the same probability. Nobody learns which records are in a "
-        "batch. Shuffling the data and splitting it into batches is not Poisson sampling.",
+        "batch. For an empty batch, the program releases noise only. Shuffling the data and splitting it into batches "
+        "is not Poisson sampling.",
     )
     FIXED_SIZE_SAMPLING = (
         "fixed-size-sampling",  # C17

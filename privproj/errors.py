@@ -305,7 +305,7 @@ class ConvergenceError(QueryError):
     ...     steps(Gaussian(noise_multiplier=1e6), epsilon=100.0, delta=1e-5)
     ... except ConvergenceError as error:
     ...     print(error)
-    more than 1e+08 steps meet the target. Use a smaller epsilon or delta.
+    the largest number of steps is above 1e+08, where the search ends. Use a smaller epsilon or delta.
     """
 
 

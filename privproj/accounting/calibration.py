@@ -522,7 +522,10 @@ def _solve_steps(query: Composition, target: FullTarget) -> Result:
     search = Search(lambda count: query.with_run(steps=count), target)
     largest = search.last_whole(1, MOST_STEPS, guess=steps_guess([], query.only.guess(), target))
     if largest == MOST_STEPS:
-        raise ConvergenceError(f"more than {MOST_STEPS:.0e} steps meet the target. Use a smaller epsilon or delta.")
+        raise ConvergenceError(
+            f"the largest number of steps is above {MOST_STEPS:.0e}, where the search ends. Use a smaller epsilon or "
+            "delta."
+        )
     return _largest_result(query, "steps", search, largest, largest)
 
 

@@ -150,7 +150,7 @@ def compare_with_baselines(
     if isinstance(mechanism, M2):
         setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
         is_from_dim = mechanism.dim is not None and mechanism.columns is None and mechanism.change_rank is None
-        limit = f"{mechanism.dim}, the largest possible" if is_from_dim else f"{setting.change_rank}"
+        limit = f"{mechanism.dim} (the largest possible rank)" if is_from_dim else f"{setting.change_rank}"
     # relative accuracy, enough for four digits
     solve = partial(solve_sigma, roughly=True) if result.quantity == "sigma" else SOLVERS[result.quantity]
     target = result.risk or {"epsilon": result.epsilon, "delta": result.delta}

@@ -95,7 +95,7 @@ class Phase:
             kind = type(self.mechanism)
             flaw = f"the bound {bound.name} is {self.status} and is not a guarantee"
             if not any(other.guarantees(self.mechanism) for other in bounds_of(kind)):
-                flaw = f"no bound of {kind.name} is a guarantee; {bound.name} is {self.status}"
+                flaw = f"no bound of {kind.name} is a guarantee; the bound {bound.name} is {self.status}"
             raise UnsupportedError(f"{flaw}: {bound.reason}")
         scheme = self.run.scheme
         if scheme.varies_in_size and not self.mechanism.poisson:

@@ -18,7 +18,7 @@ Key = tuple[str, str]  # the names of a mechanism and of a bound
 
 
 # label of the published bounds of M2
-OF_RANK = "the published bound for neighboring sums that differ by a matrix of rank up to {k}"
+OF_RANK = "the published bound, for differences of neighboring sums of rank up to {k}"
 
 
 class Baseline(NamedTuple):

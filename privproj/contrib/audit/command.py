@@ -64,7 +64,7 @@ def finding_from(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> 
     least, most = round_outward(verdict.epsilon_lower, up=False), round_outward(verdict.ceiling)
     parts = {
         "lower bound": f"epsilon >= {least} with {percent(verdict.confidence)} confidence",
-        "detectable": f"epsilon <= {most} with {verdict.trials} {trials}; an audit never confirms a claim",
+        "detectable": f"claims below epsilon {most} only ({verdict.trials} {trials}); an audit never confirms a claim",
         "attack": auc_text(verdict.auc),
         "warning": f"too few {trials} to refute this claim at this delta with any attack. Use more {trials}."
         * too_few_trials,

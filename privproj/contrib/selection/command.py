@@ -1,5 +1,6 @@
 """Implement ``privproj select``: the release of the best of a random number of runs."""
 
+import math
 from typing import Any
 
 from privproj_cli import render
@@ -14,7 +15,7 @@ from privproj.run import RunOptions
 # fields of the numerics that are printed with an epsilon for comparison, and their text
 COMPARISONS = {
     "epsilon_of_one_run": "for one run",
-    "epsilon_of_all_trials": "if this number of runs is fixed in advance and all runs are released",
+    "epsilon_of_all_trials": "for {count} runs, if their number is fixed in advance and all are released",
 }
 
 
@@ -36,7 +37,12 @@ def selection_text(result: Result, verbose: bool = False) -> str:
     shape = shape.replace("shape 1, ", "").replace("shape 0, ", "")  # geometric and logarithmic
     mean = f"{trials['distribution']} distribution with mean {trials['expected_trials']:g}"
     text = f"a random number of runs, {mean}{shape}"
-    epsilons = [f"epsilon {round_outward(numerics[key])} {of}" for key, of in COMPARISONS.items() if key in numerics]
+    count = math.ceil(trials["expected_trials"] * (1.0 - 1e-9))
+    epsilons = [
+        f"epsilon {round_outward(numerics[key])} {of.format(count=count)}"
+        for key, of in COMPARISONS.items()
+        if key in numerics
+    ]
     return render.answer_text(result, {"trials": text, "comparison": epsilons}, verbose=verbose)
 
 

@@ -180,8 +180,8 @@ class M2(ClippedSum):
     layers: tuple[Layer, ...] = parameter(
         LAYERS,
         "N layers, projected from dimension D to rank R; M is the other dimension of their weight matrices. DxD means "
-        "not projected. SHARE is the share of C^2 that these N layers have together (per-layer clipping). Repeat the "
-        "option for other shapes.",
+        "not projected. SHARE is the share of the squared clipping norm for these N layers together (per-layer "
+        "clipping). Repeat the option for other shapes.",
         "DxR[xN][:M][@SHARE]",
         default=(),
         key="layer",
@@ -220,7 +220,7 @@ class M2(ClippedSum):
         shares = [layer.share for layer in self.layers if layer.share is not None]
         are_whole = len(shares) == len(self.layers) and abs(sum(shares) - 1.0) <= 1e-9
         if shares and self.clipping == "joint":
-            raise InvalidParameterError("clipping", "joint", "per-layer if a layer has a share")
+            raise InvalidParameterError("clipping", "joint", "per-layer if a layer has a share (@SHARE)")
         if shares and not are_whole:
             total = f"shares for {len(shares)} of {len(self.layers)} layers, with the sum {sum(shares):g}"
             raise InvalidParameterError("layer", total, "given shares for all layers, with the sum 1")

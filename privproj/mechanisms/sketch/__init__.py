@@ -56,7 +56,7 @@ class Sketch(Mechanism):
     """
 
     name = "sketch"
-    summary = "Multiply a query matrix by a fresh secret Gaussian matrix, and add noise."
+    summary = "Multiply a matrix by a fresh secret Gaussian matrix, and add noise."
     example = "rank=16 gamma=1000"
     finds_rank = True
     can_be_sampled = False
@@ -149,7 +149,7 @@ class Sketch(Mechanism):
             return self.gamma
         if change is None or not change > 0.0:
             missing = "sensitivity" if self.sensitivity is None else "frobenius_bound"
-            remedy = "give sensitivity, frobenius_bound and noise_sigma, or gamma alone"
+            remedy = "give sensitivity, frobenius_bound and noise_sigma, or gamma, which replaces them"
             raise InvalidParameterError(missing, "nothing", "a number", remedy)
         # Gamma = (lam + sigma_g^2/sigma_A^2)/B_C (C14), rounded down.
         gamma = self.floor / change * (1.0 - 1e-14)

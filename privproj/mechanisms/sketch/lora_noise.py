@@ -77,7 +77,7 @@ def lora_noise(
     if initialization not in get_args(Initialization):
         raise InvalidParameterError("initialization", initialization, "gaussian or uniform")
     norm = real("row_norm", row_norm, "a number above 0", 0.0, 1e100, open_low=True)
-    q = real("entry", entry, f"at most {norm:g} in absolute value, the norm of its row", -norm, norm)
+    q = real("entry", entry, f"at most row_norm = {norm:g} in absolute value", -norm, norm)
     r = integer("rank", rank, "an integer >= 1")
     v = 1.0 / r if variance is None else real("variance", variance, "a number above 0", 0.0, 1e100, open_low=True)
     excess = q * q if initialization == "gaussian" else -q * q / 5.0

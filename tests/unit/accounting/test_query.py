@@ -114,7 +114,7 @@ def test_fixed_batches_use_replace_relation():
 def test_absurd_queries_have_a_result_or_an_error():
     far = privproj.delta(privproj.Laplace(noise_multiplier=2.0), epsilon=1e6, steps=2)
     assert far.value <= 1e-30
-    with pytest.raises(ConvergenceError, match="steps meet the target"):
+    with pytest.raises(ConvergenceError, match="where the search ends"):
         privproj.steps(privproj.Laplace(noise_multiplier=1e5), epsilon=1.0, delta=1e-12)
     tiny = [
         privproj.epsilon(privproj.PublicSketch(rank=3, noise_multiplier=5.0), delta=d).value for d in (1e-299, 1e-300)

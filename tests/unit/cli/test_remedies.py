@@ -173,4 +173,4 @@ def test_options_of_no_command_are_none():
 def test_error_of_unsound_mechanism_names_no_bound_first(command, capsys):
     target = ["--epsilon", "1"] if command == "delta" else ["--delta", "1e-5"]
     assert exit_code([command, "wishart-matrix", "--dim", "8", "--rank", "4", "--columns", "2", *target]) == 3
-    assert "no bound of wishart-matrix is a guarantee; early-matrix is refuted: " in capsys.readouterr().err
+    assert "no bound of wishart-matrix is a guarantee; the bound early-matrix is refuted: " in capsys.readouterr().err

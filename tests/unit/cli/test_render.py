@@ -72,7 +72,7 @@ def test_verbose_adds_other_bounds_of_projection(run):
     assert "other bounds" not in run(line)[1]
     others = (
         r"other bounds: - epsilon [\d.]+ by the bound of DP-SGD, which ignores the projection - epsilon [\d.]+ by the "
-        r"published bound for neighboring sums that differ by a matrix of rank up to 2048, the largest possible"
+        r"published bound, for differences of neighboring sums of rank up to 2048 \(the largest possible rank\)"
     )
     assert re.search(others, joined(run(f"{line} -v")[1]))
 
