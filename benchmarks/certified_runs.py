@@ -189,7 +189,7 @@ def keep(rows, seed):
 
 def table(rows):
     """Return the Markdown table of the page: gaps and times by the mechanisms of a run."""
-    ratio = "certified epsilon / computed epsilon - 1"
+    ratio = "relative difference"
     heads = f"mechanism | runs | {ratio}, median | {ratio}, largest | CPU time of `certify`, median (s)"
     lines = [f"| {heads} |", "| --- " * 5 + "|"]
     kinds = [row["kinds"][0] if len(row["kinds"]) == 1 else "several mechanisms" for row in rows]
@@ -206,7 +206,8 @@ The table compares the results of `privproj epsilon` (floating-point arithmetic)
 arithmetic) for {compared} random training runs. The runs have up to 1e5 steps, sampling rates from 1e-4 to 1, and
 deltas from 1e-3 to 1e-30. **No certificate shows that a result is too small.**
 
-The computed epsilon is the result of `privproj epsilon`. The certified epsilon is the result of `privproj certify`.
+`privproj epsilon` gives the computed epsilon, and `privproj certify` the certified epsilon. Their relative difference
+is (certified epsilon) / (computed epsilon) - 1. It is negative if the certified epsilon is smaller.
 
 {table}
 

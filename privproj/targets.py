@@ -90,7 +90,7 @@ AnyTarget = Target | EpsilonTarget | RiskTarget
 
 
 def epsilon_target(epsilon: float) -> EpsilonTarget:
-    """Return the target of a delta query, an epsilon from 0 to 1e9."""
+    """Return the checked epsilon at which a query computes delta, from 0 to 1e9."""
     return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
 
 

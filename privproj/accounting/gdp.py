@@ -57,8 +57,8 @@ def gdp_mu(
 
         H(eps) <= max(D_mu(eps), s),    f(a) >= G_mu(a) - s,
 
-    and ``f(a) >= G_mu(a)`` if ``a`` and ``G_mu(a)`` are at least the rate ``exact_from`` (C30). Without a slack, the
-    tails of sampled or projected runs at very small deltas would make ``mu`` much larger.
+    and ``f(a) >= G_mu(a)`` if ``a`` and ``G_mu(a)`` are at least ``exact_from``, a number of the result (C30).
+    Without a slack, the tails of sampled or projected runs at very small deltas would make ``mu`` much larger.
 
     Args:
         mechanism: The mechanism with its noise multiplier; or a ``Composition``, whose phases have bounds and runs.

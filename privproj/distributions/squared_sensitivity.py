@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SensitivityDistribution(Protocol):
-    """The interface of a distribution of the squared sensitivity ``X`` over the noise variance.
+    """The interface of a distribution of ``X``, the squared sensitivity divided by the noise variance.
 
     ``least_tail`` is the log of the smallest tail ``P(X > x)`` that is resolved. Functions are valid up to the
     rounding margins of :mod:`privproj.numerics.interval`.

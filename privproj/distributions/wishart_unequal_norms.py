@@ -220,7 +220,7 @@ class UnequalNorms:
         return np.clip(value, 0.0, 1.0)
 
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
-        """Return the tails of the alignment ratio below and above ``e^x``, at misalignments ``m``.
+        """Return the probabilities that the alignment ratio is below and above ``e^x``, at misalignments ``m``.
 
         The alignment ratio is a random variable in the privacy loss. ``x`` may be ``-inf``.
         """

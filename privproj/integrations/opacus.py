@@ -1,7 +1,7 @@
 """Provide an accountant for Opacus that supports projected optimizers.
 
-Steps of an optimizer made by :func:`privproj.training.make_private` are accounted as M2, with the plan of the
-optimizer. Every other step is accounted as the subsampled Gaussian mechanism. Pass the accountant to Opacus as
+Steps of an optimizer made by :func:`privproj.training.make_private` are accounted with the mechanism of the optimizer,
+such as M2. Every other step is accounted as the subsampled Gaussian mechanism. Pass the accountant to Opacus as
 ``PrivacyEngine.accountant``, or call :func:`register`.
 
 All results assume Poisson sampling under add-remove. In Opacus' ``make_private``, the accountant rejects other loaders

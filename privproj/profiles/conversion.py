@@ -56,7 +56,7 @@ def log10_value(log_delta: float) -> float:
 
 
 def is_within(target: Target, log_delta: float) -> bool:
-    """Return whether the delta printed for ``rounded_log_delta(log_delta)`` meets the target."""
+    """Return whether a log delta, rounded as privproj prints it, meets the target."""
     # rounded up to a multiple of 2^-36
     return _is_printed_within(target, rounded_log_delta(log_delta))
 

@@ -131,7 +131,7 @@ def _alignment_ends(dim: int, rank: int, m: Real, delta_t: Real) -> tuple[Real, 
     """Return an interval that contains the alignment variable except with probability ``delta_t``.
 
     The variable is ``rho + sqrt(1-rho^2) T/sqrt(rank)`` with ``rho = 1 - m`` and Student's t variable ``T`` with
-    ``rank`` degrees of freedom (C11: quantile bounds, early theorem).
+    ``rank`` degrees of freedom (C11).
     """
     reach = mp.sqrt(m * (2 - m)) * student_quantile(rank, delta_t) / mp.sqrt(rank)
     return 1 - m - reach, 1 - m + reach

@@ -100,7 +100,7 @@ def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tup
 
 
 def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
-    """Return bounds of the profile of a release at ``t = e^eps``, which may be below 1."""
+    """Return bounds of the profile of a release at ``t = e^eps``, the threshold of one grid cell."""
     # delta(ln t) for t >= 1, and 1 - t + t delta(-ln t) for t < 1 (C1: negative epsilon)
     if t >= 1:
         low, high = release.ends(t.log().max(arb(0)))
