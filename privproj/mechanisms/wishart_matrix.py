@@ -26,7 +26,7 @@ class WishartMatrix(Mechanism):
     ...     epsilon(WishartMatrix(dim=64, rank=16, columns=8), delta=1e-5)
     ... except UnsupportedError as error:
     ...     print(str(error).split(":")[0])
-    no bound of wishart-matrix is a guarantee; early-matrix is refuted
+    no bound of wishart-matrix is a guarantee; the bound early-matrix is refuted
     """
 
     name = "wishart-matrix"
