@@ -45,8 +45,8 @@ EARLY_COROLLARY = _without_a_number(
 RP_GD = _without_a_number(
     "rp-gd has no formula to evaluate",
     "after the first step, the gradient depends on the matrix. For example, let h be a vector computed from the data, "
-    "and |w - h|^2/2 the loss at the weights w. If the matrix is invertible, w converges to h and reveals h. Use m2 "
-    "for a run. For a single step, use the bound exact of wishart",
+    "and |w - h|^2/2 the loss at the weights w. If the matrix is invertible, w converges to h and reveals h. Use the "
+    "bound exact of wishart for a single step, or m2 for a run",
     name="rp-gd",
     mechanism=Wishart,
     summary="false claim that projected gradient descent with one random matrix for all steps is private",
