@@ -228,7 +228,8 @@ def usage_text(error: click.ClickException) -> str:
         from difflib import get_close_matches
 
         hint = _hint(error, context) if context else ""
-        error.possibilities = get_close_matches(error.option_name, error.possibilities or (), cutoff=0.7)
+        close = get_close_matches(error.option_name, error.possibilities or (), cutoff=0.7)
+        error = click.NoSuchOption(error.option_name, possibilities=close, ctx=context)
     message = f"No such option '{error.option_name}'. {hint}" if hint else error.format_message()  # pyright: ignore
     message += "" if message[-1] in ".?!)" else "."
     return f"{message} Try '{context.command_path} --help' for help." if context else message

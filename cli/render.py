@@ -115,7 +115,7 @@ def answer_text(
         details = {
             "lower bound": lower_bound_text(result),
             "numerics": numerics_text(result),
-            "source": f"{result.source}; implementation version {result.bound_version}",
+            "source": f"{result.source}; version {result.bound_version} of the bound in privproj",
         }
     requirements = {"requires": requirement_lines(result.requirements, verbose)}
     lines = [*(first or result_lines(result))]
@@ -420,8 +420,8 @@ def utility_text(utility: "Utility") -> list[str]:
         averaged = f"; {over} times for the mean over {utility.releases} fresh projections"
     return [
         f"effective noise multiplier {utility.effective_noise_multiplier:.4g}: the update is as noisy as in DP-SGD "
-        f"with this multiplier. At the same privacy, DP-SGD needs {utility.dp_sgd_noise_multiplier:.4g} (ratio "
-        f"{utility.noise_over_dp_sgd:.2f}).",
+        f"with this multiplier. At the same privacy, DP-SGD needs {utility.dp_sgd_noise_multiplier:.4g}, so the update "
+        f"has {utility.noise_over_dp_sgd:.2f} times the noise.",
         f"mean squared projection error {utility.projection_error:.4g} times the squared norm of the update, in one "
         f"step{averaged}",
     ]

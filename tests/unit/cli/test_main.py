@@ -211,6 +211,12 @@ def test_names_of_other_tools_are_answered_with_ours(run, given, ours):
     assert code == 2 and f"Did you mean '{ours}'?" in err
 
 
+def test_unknown_option_has_no_unrelated_suggestion(run):
+    """Click suggests an option of low similarity, such as --tau for --attack."""
+    assert run("epsilon m1 --dim 4 --attack")[2].count("--") == 2
+    assert "Did you mean '--noise-multiplier'?" in run("epsilon m1 --noise-multiplyer 1")[2]
+
+
 @pytest.mark.parametrize(
     ("line", "offered", "others"),
     [
