@@ -110,7 +110,7 @@ def item_parts(item: dict[str, Any]) -> dict[str, str]:
         "command": item.get("command", ""),
         "value": value_text(item),
         "other bound": f"{item['improved_value']:.7g} ({item['improved']})" if "improved" in item else "",
-        "computed by": item.get("improved_command", ""),
+        "its command": item.get("improved_command", ""),
         "plot": item.get("figure", ""),
     }
     return {label: text for label, text in parts.items() if text}
@@ -162,7 +162,7 @@ def item_lines(item: dict[str, Any]) -> list[str]:
     for label, text in item_parts(item).items():
         named = f"  {label + ':':<12} "
         # A command stays on one line, so that it can be copied.
-        lines += [named + text] if label in ("command", "computed by", "plot") else render.wrap_line(named, text)
+        lines += [named + text] if label in ("command", "its command", "plot") else render.wrap_line(named, text)
     return lines
 
 

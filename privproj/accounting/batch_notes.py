@@ -12,7 +12,9 @@ from privproj.result import LowerBound, round_outward
 from privproj.run import Run
 
 # note on every number for shuffled batches (C17, C27)
-NO_AMPLIFICATION = "No amplification is proved for shuffled batches: an epoch counts as one release of each record."
+NO_AMPLIFICATION = (
+    "No amplification is proved for shuffled batches: an epoch counts as one release on the whole dataset."
+)
 
 # remedy if the lower bound for shuffled batches is not known
 FOR_LOWER_BOUND = "For a lower bound, give the number of batches in an epoch (batches=T)."
