@@ -99,7 +99,7 @@ LORA_BY_DESIGN = Bound(
     name="lora-by-design",
     mechanism=Sketch,
     summary="false claim that LoRA training is private because the factor A is random",
-    formula="rdp at Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)); for L layers L D(alpha)",
+    formula="rdp at Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)) (L layers: L D)",
     source="arXiv 2409.17538v9, Lemma 7.2 and Corollary 7.3",
     proof="C22",
     example="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "

@@ -205,7 +205,7 @@ def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
 LORA_ONE_STEP = Bound(
     name="lora-one-step",
     summary="bound for one LoRA step that releases the gradient times the secret factor A, plus noise",
-    formula="rdp-best at Gamma = b (lam + r sigma_g^2)/(4 C^2): B_F = C, B_S = 2C/b, sigma_A^2 = 1/r; for L layers L D(alpha)",
+    formula="rdp-best at Gamma = b (lam + r sigma_g^2)/(4 C^2): B_F = C, B_S = 2C/b, sigma_A^2 = 1/r (L layers: L D)",
     source="arXiv 2409.17538v9, Lemma 7.2 restricted to one released sketch",
     example="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --enforced",
     # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
