@@ -78,7 +78,7 @@ of each bound, divided by the smallest epsilon of all bounds.
 
 A star marks a bound that needs an assumption on the data. Compare such a bound only with bounds under the same
 assumption. In the runs, z is the noise multiplier, q the sampling rate, d the dimension and r the rank.
-[Notation](notation.md#projections) defines gamma and misalignment.
+[Notation](notation.md#projections) defines gamma, misalignment and `change_rank`.
 
 {tight}
 

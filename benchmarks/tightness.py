@@ -30,7 +30,7 @@ SETTINGS = (
     (
         privproj.M2(dim=2048, rank=16, change_rank=10, noise_multiplier=0.155974),
         RUN,
-        "M2, d 2048, r 16, z 0.156, q 0.01, 2000 steps",
+        "M2, d 2048, r 16, z 0.156, q 0.01, 2000 steps, assumed `change_rank` 10",
     ),
     (privproj.Wishart(dim=1000, rank=16, misalignment=8e-6), {}, "Wishart, d 1000, r 16, misalignment 8e-6"),
     (privproj.Wishart(dim=1000, rank=256, misalignment=8e-6), {}, None),

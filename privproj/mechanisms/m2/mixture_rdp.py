@@ -86,7 +86,7 @@ def representation(mechanism: M2) -> RenyiCurve:
 MIXTURE_RDP = Bound(
     name="mixture-rdp",
     mechanism=M2,
-    summary="Renyi DP in closed form, if neighboring sums differ by a matrix of any rank; fast for very long runs",
+    summary="Renyi curve in closed form, for differences of any rank between neighboring sums; fast for very long runs",
     formula="D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1); sampled: a binomial mixture",
     source="privproj: the Gaussian moment is convex in the captured energy, so one direction is the worst case",
     proof="C15",

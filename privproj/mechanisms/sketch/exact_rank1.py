@@ -89,7 +89,7 @@ def _is_attained(mechanism: Sketch) -> bool:
 EXACT_RANK1 = Bound(
     name="exact-rank1",
     mechanism=Sketch,
-    summary="exact if one record is one column of the query matrix; composed in closed form",
+    summary="exact if one record is one column of the query matrix; the composition has a closed form",
     formula="nu = 1/Gamma, k = nu/(1+nu), w = (r ln(1+nu) - 2 eps)/k: F(w) - e^eps F(w/(1+nu)), F the chi2_r CDF, or "
     "the same with nu -> -k and upper tails, whichever is larger",
     source="privproj: the likelihood ratio of two Gaussians that differ in one direction",

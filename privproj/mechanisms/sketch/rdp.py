@@ -119,7 +119,7 @@ def eigenvalues_of(mechanism: Sketch) -> int:
 
 RDP = Bound(
     name="rdp",
-    summary="published Renyi curve with the factor --eigenvalues, an assumed rank",
+    summary="published Renyi curve, which contains the assumed rank --eigenvalues as a factor",
     formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="arXiv 2409.17538v9, Lemma 7.1",
     example="--rank 16 --gamma 1000 --eigenvalues 768",
@@ -151,7 +151,7 @@ def _rdp_best_of(mechanism: Sketch) -> BestCurve:
 
 RDP_BEST = Bound(
     name="rdp-best",
-    summary="the smaller epsilon of rdp-tight and a second Renyi curve",
+    summary="Renyi curve: at each order, the smaller value of the curve of rdp-tight and a second curve",
     formula="D(alpha) = r/(2(alpha-1)) min of alpha ln(1-1/G) - ln(1-alpha/G), 1 < alpha < G, and "
     "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",

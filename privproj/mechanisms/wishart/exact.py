@@ -31,7 +31,7 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
 
 EXACT = Bound(
     name="exact",
-    summary="exact privacy profile for an assumed bound on 1 - cosine between the vectors of neighboring datasets",
+    summary="exact privacy profile, if 1 - cosine of neighboring query vectors is at most --misalignment",
     formula="L = (d+1-r)/2 ln A + (W/2)(1/A - 1), A = rho + sqrt(1-rho^2) T_r/sqrt(r), W ~ chi2_(r+d-1); "
     "delta(eps) = E[max(0, 1 - e^(eps - L))], L infinite where A <= 0",
     source="privproj: exact delta of the mechanism of arXiv 2601.21719, Theorem 1",

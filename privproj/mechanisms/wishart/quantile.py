@@ -202,7 +202,7 @@ def _largest_loss(dim: int, rank: int, m: float, log_delta_t: float, log_delta_w
 
 QUANTILE_SHARP = Bound(
     name="quantile-sharp",
-    summary="version of quantile that maximizes the privacy loss exactly and gives a smaller epsilon",
+    summary="version of quantile that computes the largest privacy loss exactly and gives a smaller epsilon",
     formula="eps = max over A in [a_-, a_+] and W within its quantiles of (d+1-r)/2 ln A + (W/2)(1/A - 1)",
     source="privproj, from the proof of arXiv 2601.21719, Theorem 1",
     proof="C11",
