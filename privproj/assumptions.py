@@ -215,8 +215,8 @@ class Requirement(RequirementText):
     )
     ONLY_BEST_RELEASED = (
         "only-best-released",
-        "Only the run with the best score is released, with its score and hyperparameters. No decision depends on "
-        "the other runs.",
+        "Only the run with the best score is released, with its score and hyperparameters. Apart from this "
+        "selection, no decision depends on the other runs.",
     )
     PRIVATE_SCORE = (
         "private-score",
