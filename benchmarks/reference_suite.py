@@ -42,8 +42,8 @@ and lower bounds are not above it.
 
 The relative error is the distance between result and reference value, divided by the reference value. For a delta below
 1e-290, log(delta) is compared instead. The largest relative error is {error}, except for two Renyi bounds of the
-mechanism `sketch` (`rdp-best` and `rdp-tight`). At deltas below 1e-300, the relative error of these two bounds is at
-most {loose}.
+mechanism `sketch` (`rdp-best` and `rdp-tight`). For deltas below 1e-300, log(delta) of these two bounds has a relative
+error of at most {loose}.
 
 {table}
 

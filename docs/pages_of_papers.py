@@ -14,8 +14,8 @@ HEADER = "<!-- Written by docs/build.py from cli/papers.toml and the registry: e
 PAPERS = """# Papers
 
 This page lists theorems, figures, tables and algorithms of the papers whose mechanisms privproj implements. The
-verdict of privproj is in parentheses after each name. `privproj papers` with an arXiv number prints commands for the
-items of this paper, and compares the values of its formulas with other bounds.
+verdict of privproj is in parentheses after each name. With the arXiv number of a paper, `privproj papers` prints
+commands for the items of that paper, and compares the values of the paper's formulas with other bounds.
 
 | verdict | meaning |
 | --- | --- |
