@@ -199,7 +199,7 @@ def test_filter_counts_phase_as_mechanism_and_run():
     by_phase.spend(phase_of(ADAPTERS, "adapters", sampling_rate=0.01, steps=100))
     by_message.spend(ADAPTERS, sampling_rate=0.01, steps=100)
     assert by_phase.spent == by_message.spent > 0.0
-    with pytest.raises(InvalidParameterError, match="a phase already has its bounds"):
+    with pytest.raises(InvalidParameterError, match="A phase already states its bounds"):
         by_phase.spend(phase_of(ADAPTERS, "adapters"), steps=3)
 
 
