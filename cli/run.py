@@ -3,7 +3,7 @@
 from typing import Any
 
 from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu
-from privproj.accounting.schedule import Composition, calibrate_noise, dp_sft
+from privproj.accounting.schedule import SEARCH_SHARE, Composition, calibrate_noise, dp_sft
 from privproj.errors import InvalidParameterError
 from privproj.io.files import check_not_same_file, write_data
 from privproj.parameters import whole_number
@@ -159,7 +159,7 @@ def dp_sft_command(
     options |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
     schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
     result = schedule.epsilon(delta=options["delta"])
-    share = options["share"] or 0.75
+    share = options["share"] or SEARCH_SHARE
     parts = [
         f"epsilon {part * options['epsilon']:g} and delta {part * options['delta']:g}" for part in (share, 1 - share)
     ]

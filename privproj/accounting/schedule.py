@@ -14,6 +14,8 @@ from privproj.targets import full_target, privacy_or_risk_target
 
 __all__ = ["Composition", "Phase", "Remaining", "calibrate_noise", "dp_sft", "more_steps", "phase_of", "remaining"]
 
+SEARCH_SHARE = 0.75  # default share of epsilon and delta for the subspace search of DP-SFT
+
 
 @dataclass(frozen=True)
 class Remaining:
@@ -172,7 +174,7 @@ def dp_sft(
     delta: float,
     sampling_rate: float,
     steps: tuple[int, int],
-    share: float = 0.75,
+    share: float = SEARCH_SHARE,
     budget: str = "joint",
     public: bool = False,
 ) -> Composition:

@@ -33,8 +33,8 @@ def selection_text(result: Result, verbose: bool = False) -> str:
     """Return a result of ``privproj select`` as text."""
     trials: Any = result.run["selection"]
     numerics: Any = result.numerics
-    shape = f" (shape {trials['shape']:g}, success probability {trials['gamma']:.6g})" if "gamma" in trials else ""
-    shape = shape.replace("shape 1, ", "").replace("shape 0, ", "")  # geometric and logarithmic
+    shape = f"shape {trials['shape']:g}, " if trials["distribution"] == "negative-binomial" else ""
+    shape = f" ({shape}success probability {trials['gamma']:.6g})" if "gamma" in trials else ""
     mean = f"{trials['distribution']} distribution with mean {trials['expected_trials']:g}"
     text = f"a random number of runs, {mean}{shape}"
     count = math.ceil(trials["expected_trials"] * (1.0 - 1e-9))
