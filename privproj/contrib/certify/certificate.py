@@ -345,7 +345,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
 
 
 def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
-    """Raise :class:`PrecisionError` if composing a run in balls takes too long.
+    """Raise :class:`PrecisionError` if composing a run in ball arithmetic takes too long.
 
     ``dearest`` is the largest cost of evaluating a profile, relative to Gaussian noise.
     """

@@ -25,7 +25,7 @@ WIDEST_STRIP = 1.25  # largest half width of the strip around the line, below pi
 
 
 class BallDistribution(ABC):
-    """The distribution of ``X = scale U`` for a Beta or gamma variable ``U``, in balls.
+    """The distribution of ``X = scale U`` for a Beta or gamma variable ``U``, in ball arithmetic.
 
     If ``inverse``, ``X`` is ``scale / U``.
     """

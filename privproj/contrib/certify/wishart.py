@@ -1,4 +1,4 @@
-"""Enclose the exact profile of the vector Wishart mechanism in balls (C9, C10).
+"""Enclose the exact profile of the vector Wishart mechanism in ball arithmetic (C9, C10).
 
 The release is ``Y = M v``, where ``M`` is a Wishart matrix in ``d`` dimensions with ``r`` degrees of freedom. ``v`` and
 ``v'`` are neighboring unit vectors, ``rho = v . v'`` is their cosine, and ``m = 1 - rho`` is their misalignment. Delta
@@ -39,7 +39,7 @@ class BallWishartProfile(BallMean):
 
 
 class _RatioPair:
-    """The delta of the vector Wishart mechanism for two unit vectors, in balls (C9, C10).
+    """The delta of the vector Wishart mechanism for two unit vectors, in ball arithmetic (C9, C10).
 
     Delta is an integral over the ratio of the inner products of the release with the two vectors.
     """
